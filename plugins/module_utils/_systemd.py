@@ -1,0 +1,163 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What systemd knows about one unit, read with ``systemctl show``. PRIVATE to the collection.
+
+Only scalar properties are asked for (``org.freedesktop.systemd1(5)``), so one line is one property.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+
+#: Takes an argument vector, gives (exit code, stdout, stderr).
+Runner = t.Callable[[t.Sequence[str]], "tuple[int, str, str]"]
+
+#: ``ExecMainCode`` is a CLD_* number (``sigaction(2)``).
+EXIT_CODES = {1: "exited", 2: "killed", 3: "dumped"}
+
+_PROPERTIES = (
+    "ActiveState",
+    "ControlGroup",
+    "ExecMainCode",
+    "ExecMainExitTimestampMonotonic",
+    "ExecMainPID",
+    "ExecMainStartTimestampMonotonic",
+    "ExecMainStatus",
+    "Id",
+    "InvocationID",
+    "Job",
+    "LoadError",
+    "LoadState",
+    "LogNamespace",
+    "MainPID",
+    "NRestarts",
+    "NeedDaemonReload",
+    "Result",
+    "StandardOutput",
+    "StateChangeTimestampMonotonic",
+    "SubState",
+    "Type",
+)
+
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
+
+
+class SystemdError(Exception):
+    """systemctl could not answer, or the unit is none that can be asked about."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitState:
+    """One answer of ``systemctl show``; times are microseconds of CLOCK_MONOTONIC, 0 = never."""
+
+    id: str = ""
+    load_state: str = "not-found"
+    load_error: str = ""
+    active_state: str = "inactive"
+    sub_state: str = "dead"
+    result: str = "success"
+    invocation_id: str = ""
+    main_pid: int = 0
+    exec_main_pid: int = 0
+    exec_main_code: int = 0
+    exec_main_status: int = 0
+    exec_main_start_us: int = 0
+    exec_main_exit_us: int = 0
+    state_change_us: int = 0
+    n_restarts: int = 0
+    job: int = 0
+    type: str = ""
+    control_group: str = ""
+    need_daemon_reload: bool = False
+    standard_output: str = "journal"
+    log_namespace: str = ""
+
+    @property
+    def main_exited(self) -> bool:
+        """The main process of this invocation has ended (its exit status is known)."""
+        return self.exec_main_code in EXIT_CODES and self.main_pid == 0
+
+    @property
+    def logs_to_journal(self) -> bool:
+        """False when the output goes to a file, a tty or nowhere: then the journal holds no markers."""
+        return self.standard_output.startswith(("journal", "kmsg", "syslog"))
+
+    def exit_text(self) -> str:
+        """How the main process ended, in words (``systemd.exec(5)``, "PROCESS EXIT CODES"), or ''."""
+        how = EXIT_CODES.get(self.exec_main_code)
+        if how is None:
+            return ""
+        if how == "exited":
+            return f"exited with status {self.exec_main_status}"
+        return f"{how} by signal {self.exec_main_status}"
+
+
+def check_unit_name(unit: str) -> str:
+    """Give ``unit`` back, or raise SystemdError when it cannot name one service (``systemd.unit(5)``)."""
+    if not _UNIT_NAME.fullmatch(unit):
+        raise SystemdError(f"{unit!r} is no valid unit name: letters, digits and ':_.\\@-' only, 255 at most")
+    if not unit.endswith(".service"):
+        raise SystemdError(f"{unit!r} is no service: give the full name, such as 'sglang-k26-dflash.service'")
+    if unit.endswith("@.service"):
+        raise SystemdError(f"{unit!r} is a template: name one instance of it, such as {unit[:-8] + '0.service'!r}")
+    return unit
+
+
+def _number(text: str) -> int:
+    # Unset numbers print as "[not set]" or "infinity".
+    return int(text) if text.isdigit() else 0
+
+
+def parse_show(text: str) -> UnitState:
+    """Parse the ``KEY=VALUE`` lines of one unit; unknown keys are passed over, missing ones keep their default."""
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            values[key] = value
+    default = UnitState()
+    return UnitState(
+        id=values.get("Id", ""),
+        load_state=values.get("LoadState", default.load_state),
+        load_error=values.get("LoadError", ""),
+        active_state=values.get("ActiveState", default.active_state),
+        sub_state=values.get("SubState", default.sub_state),
+        result=values.get("Result", default.result),
+        invocation_id=values.get("InvocationID", ""),
+        main_pid=_number(values.get("MainPID", "")),
+        exec_main_pid=_number(values.get("ExecMainPID", "")),
+        exec_main_code=_number(values.get("ExecMainCode", "")),
+        exec_main_status=_number(values.get("ExecMainStatus", "")),
+        exec_main_start_us=_number(values.get("ExecMainStartTimestampMonotonic", "")),
+        exec_main_exit_us=_number(values.get("ExecMainExitTimestampMonotonic", "")),
+        state_change_us=_number(values.get("StateChangeTimestampMonotonic", "")),
+        n_restarts=_number(values.get("NRestarts", "")),
+        job=_number(values.get("Job", "")),
+        type=values.get("Type", ""),
+        control_group=values.get("ControlGroup", ""),
+        need_daemon_reload=values.get("NeedDaemonReload") == "yes",
+        standard_output=values.get("StandardOutput", default.standard_output),
+        log_namespace=values.get("LogNamespace", ""),
+    )
+
+
+def show(runner: Runner, unit: str) -> UnitState:
+    """Ask systemd about ``unit``. An unknown unit is no error: its ``load_state`` is ``not-found``.
+
+    Raises SystemdError when systemctl itself fails (no systemd, no bus).
+    """
+    # "--" since a unit name may begin with "-" (the root slice does).
+    argv = ["systemctl", "show", "--no-pager", "--property", ",".join(_PROPERTIES), "--", unit]
+    code, stdout, stderr = runner(argv)
+    if code != 0 or "LoadState=" not in stdout:
+        raise SystemdError(
+            f"systemctl show {unit!r} failed with {code}: {stderr.strip() or stdout.strip() or 'no output'}. "
+            "Is systemd PID 1 on this host, and may this user ask it?"
+        )
+    return parse_show(stdout)
+
+
+__all__ = ("EXIT_CODES", "Runner", "SystemdError", "UnitState", "check_unit_name", "parse_show", "show")
