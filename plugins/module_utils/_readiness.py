@@ -1,0 +1,454 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gates of readiness as pure functions of what was observed. PRIVATE to the collection.
+
+No function here reads a clock, a file or a socket: the waiter (``_waiter.py``) observes, these judge. A gate answers
+True (passed), False (failed) or None (not known yet); only six times True is ready, so what is unknown is never ready.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
+
+READY = "ready"
+LOADING = "loading"
+CRASHED = "crashed"
+CRASH_LOOP = "crash_loop"
+STOPPING = "stopping"
+STOPPED = "stopped"
+NOT_FOUND = "not_found"
+#: Every state that a verdict can have in this release.
+STATES = (READY, LOADING, CRASHED, CRASH_LOOP, STOPPING, STOPPED, NOT_FOUND)
+
+GATES = ("unit", "port_owner", "markers", "identity", "serving", "stability")
+
+PHASES = (
+    "starting",
+    "loading_weights",
+    "loading_draft",
+    "allocating_kv_cache",
+    "capturing_graphs",
+    "binding",
+    "warming_up",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """One check of readiness; ``passed`` None = not known yet; ``cause`` names a failure in one word."""
+
+    name: str
+    passed: t.Optional[bool]
+    detail: str
+    cause: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitJudgement:
+    """What systemd alone says: the state, whether waiting on can change it, and why."""
+
+    state: str
+    final: bool
+    detail: str
+    cause: str = ""
+
+
+def judge_unit(
+    unit: UnitState,
+    *,
+    replaces: str = "",
+    restarts_before: int = 0,
+    max_restarts: int = 0,
+    stop_requested: bool = False,
+) -> UnitJudgement:
+    """Judge a unit by its systemd state.
+
+    ``restarts_before`` is NRestarts when the wait began, ``stop_requested`` whether somebody asked systemd to stop
+    this invocation. ``loading`` here means "alive, the other gates decide". A unit that waits in ``auto-restart`` has
+    crashed, although systemd calls it ``activating`` (cases: ansible/ansible#24450, #35636).
+    """
+    if unit.load_state == "not-found":
+        return UnitJudgement(NOT_FOUND, True, f"systemd has no unit {unit.id!r}", "not_found")
+    if unit.load_state != "loaded":
+        detail = f"unit {unit.id!r} is {unit.load_state}"
+        return UnitJudgement(NOT_FOUND, True, detail + (f": {unit.load_error}" if unit.load_error else ""), unit.load_state)
+    restarts = unit.n_restarts - min(restarts_before, unit.n_restarts)
+    ended = unit.exit_text()
+    if unit.sub_state in ("auto-restart", "auto-restart-queued"):
+        # The counter rises when the next start begins, so this crash is not in it yet.
+        crashes = restarts + 1
+        if crashes <= max_restarts:
+            return UnitJudgement(LOADING, False, f"restart {crashes} of {max_restarts} allowed: {ended}")
+        total = unit.n_restarts
+        if total > 0:
+            return UnitJudgement(
+                CRASH_LOOP, True, f"the main process {ended} again after {total} automatic restarts", "crash_loop"
+            )
+        return UnitJudgement(CRASHED, True, f"the main process {ended}; systemd will restart it", _exit_cause(unit))
+    if restarts > max_restarts:
+        return UnitJudgement(
+            CRASH_LOOP,
+            True,
+            f"systemd restarted the unit {restarts} times during this wait ({max_restarts} allowed)",
+            "crash_loop",
+        )
+    if unit.active_state == "failed":
+        if replaces and unit.invocation_id == replaces and unit.job:
+            return UnitJudgement(LOADING, False, "the restart is queued; the old start had failed")
+        return UnitJudgement(CRASHED, True, f"systemd result {unit.result}" + (f": {ended}" if ended else ""), _exit_cause(unit))
+    if unit.active_state == "deactivating":
+        if unit.result != "success" and not stop_requested:
+            return UnitJudgement(CRASHED, True, f"systemd result {unit.result}: {ended}", _exit_cause(unit))
+        return UnitJudgement(STOPPING, False, f"the unit is stopping ({unit.sub_state})")
+    if unit.active_state == "inactive":
+        if unit.job:
+            return UnitJudgement(LOADING, False, "a start job is queued")
+        if unit.main_exited and not stop_requested and unit.invocation_id and unit.invocation_id != replaces:
+            return UnitJudgement(CRASHED, True, f"the main process {ended} by itself", "exited")
+        return UnitJudgement(STOPPED, True, "the unit is not running", "stopped")
+    if replaces and unit.invocation_id == replaces:
+        return UnitJudgement(LOADING, False, "still the invocation that is to be replaced" + ("; a job is queued" if unit.job else ""))
+    return UnitJudgement(LOADING, False, f"{unit.active_state} ({unit.sub_state})")
+
+
+def _exit_cause(unit: UnitState) -> str:
+    if unit.result == "start-limit-hit":
+        return "start_limit"
+    if unit.result == "timeout":
+        return "timeout"
+    if unit.result in ("signal", "core-dump"):
+        return "signal"
+    if unit.exec_main_code == 1 and unit.exec_main_status >= 200:
+        # systemd.exec(5), "PROCESS EXIT CODES": 200 and above are systemd's own, before the program ran.
+        return "exec_failed"
+    return "exited"
+
+
+def gate_unit(unit: UnitState, judged: UnitJudgement, *, replaces: str, alive: t.Optional[bool]) -> Gate:
+    """Gate 1: the unit is active, this is a new invocation, and its main process lives (a zombie does not)."""
+    if replaces and unit.invocation_id == replaces:
+        return Gate("unit", False, f"invocation {replaces} is the one that is to be replaced", "not_restarted")
+    if unit.active_state != "active" or judged.state != LOADING:
+        return Gate("unit", False, judged.detail, judged.cause)
+    if not unit.main_pid:
+        return Gate("unit", None, "active, but systemd names no main process yet")
+    if alive is not True:
+        return Gate("unit", False, f"the main process {unit.main_pid} is gone or a zombie", "main_process_gone")
+    return Gate("unit", True, f"active, main process {unit.main_pid}, invocation {unit.invocation_id}")
+
+
+def gate_port_owner(*, port: int, listening: bool, owned: t.Optional[bool], owners: t.Sequence[str], source: str) -> Gate:
+    """Gate 2: every listener that could answer on the port belongs to the unit's cgroup.
+
+    ``owned``: True, False, or None where the kernel does not say; ``owners`` describes the listeners.
+    """
+    if not listening:
+        return Gate("port_owner", None, f"nothing listens on port {port} yet")
+    names = "; ".join(owners)
+    if owned is None:
+        return Gate("port_owner", None, f"port {port} is open, but its owner cannot be told ({source}): {names}")
+    if not owned:
+        return Gate("port_owner", False, f"port {port} is held by {names}, not by this unit", "port_owned_by_other")
+    return Gate("port_owner", True, f"port {port} is held by {names} ({source})")
+
+
+def gate_markers(*, mode: str, seen: int, expected: int, incomplete: str, by_model: t.Mapping[str, int]) -> Gate:
+    """Gate 3: the journal of this invocation holds the expected number of ``Load weight end`` lines.
+
+    ``mode``: auto, require or ignore. ``incomplete``: why the journal cannot hold them all, '' = it can.
+    """
+    counts = ", ".join(f"{name} {count}" for name, count in by_model.items())
+    text = f"{seen} of {expected} 'Load weight end' lines" + (f" ({counts})" if counts else "")
+    if mode == "ignore":
+        return Gate("markers", True, f"{text}; ignored as asked")
+    if expected <= 0:
+        return Gate("markers", True, "no 'Load weight end' lines are expected of this configuration")
+    if seen >= expected:
+        return Gate("markers", True, text)
+    if incomplete and mode == "auto":
+        return Gate("markers", True, f"{text}; the journal cannot tell ({incomplete}), so the other gates decide")
+    return Gate("markers", None, text + (f"; {incomplete}" if incomplete else ""))
+
+
+# ---- identity -------------------------------------------------------------------------------------------------
+
+#: Differences in these are never excused as "resolved by the engine".
+HELD_SETTINGS = frozenset(
+    (
+        "attn_dp_size",
+        "cuda_graph_backend_decode",
+        "cuda_graph_backend_prefill",
+        "disable_cuda_graph",
+        "disable_decode_cuda_graph",
+        "disable_prefill_cuda_graph",
+        "dp_size",
+        "ep_size",
+        "model_path",
+        "pp_size",
+        "speculative_algorithm",
+        "speculative_dflash_block_size",
+        "speculative_draft_model_path",
+        "speculative_num_draft_tokens",
+        "tp_size",
+    )
+)
+
+# Where several names mean one value in /server_info (0.5.23 spec.py:66-70: the block size is an alias).
+_RUNNING_ALIASES = {"speculative_dflash_block_size": "speculative_num_draft_tokens"}
+# Compared by the gate itself (the id in /v1/models), or deprecated actions that leave no value behind.
+_NOT_COMPARED = frozenset(("enable_dp_attention", "served_model_name"))
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One argument that runs with another value than asked; ``held`` ones fail the gate."""
+
+    name: str
+    asked: t.Any
+    running: t.Any
+    held: bool
+
+
+def _number(value: t.Any) -> t.Optional[float]:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    text = str(value).strip()
+    scale = 1
+    if text[-1:] in _SUFFIXES:
+        scale, text = _SUFFIXES[text[-1]], text[:-1]
+    try:
+        return float(text) * scale
+    except ValueError:
+        return None
+
+
+def _truth(value: t.Any) -> t.Optional[bool]:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(str(value).lower())
+
+
+def same_value(asked: t.Any, running: t.Any) -> bool:
+    """Compare two argument values as SGLang's parser reads them: ``2k`` is 2000 (1000 for small, 1024 for capital)."""
+    if asked == running:
+        return True
+    if isinstance(asked, bool) or isinstance(running, bool):
+        return _truth(asked) == _truth(running) and _truth(asked) is not None
+    if isinstance(asked, (list, tuple)) or isinstance(running, (list, tuple)):
+        left = list(asked) if isinstance(asked, (list, tuple)) else [asked]
+        right = list(running) if isinstance(running, (list, tuple)) else [running]
+        return len(left) == len(right) and all(same_value(a, b) for a, b in zip(left, right))
+    if isinstance(asked, dict) and isinstance(running, dict):
+        return set(asked) == set(running) and all(same_value(asked[key], running[key]) for key in asked)
+    left_number, right_number = _number(asked), _number(running)
+    if left_number is not None and right_number is not None:
+        return left_number == right_number
+    return str(asked).rstrip("/") == str(running).rstrip("/")
+
+
+def _running_value(name: str, info: t.Mapping[str, t.Any]) -> tuple[bool, t.Any]:
+    """Give (is it reported, value) of an argument in ``/server_info``."""
+    if info.get(name) is not None:
+        return True, info[name]
+    alias = _RUNNING_ALIASES.get(name)
+    if alias is not None and info.get(alias) is not None:
+        return True, info[alias]
+    graph = info.get("cuda_graph_config")
+    if isinstance(graph, dict):
+        for phase in ("decode", "prefill"):
+            backend = (graph.get(phase) or {}).get("backend")
+            if backend is None:
+                continue
+            if name == f"cuda_graph_backend_{phase}":
+                return True, backend
+            if name == f"disable_{phase}_cuda_graph":
+                return True, backend == "disabled"
+            if name == "disable_cuda_graph" and phase == "decode":
+                return True, backend == "disabled"
+    if name == "max_running_requests":
+        for state in info.get("internal_states") or ():
+            value = state.get("effective_max_running_requests_per_dp")
+            if value is not None:
+                return True, value
+    return name in info, info.get(name)
+
+
+def compare_settings(asked: t.Mapping[str, t.Any], info: t.Mapping[str, t.Any]) -> tuple[list[Difference], list[str]]:
+    """Compare what was asked with ``/server_info``; give (differences, names that it does not report).
+
+    A value of None, False or 'auto' that the engine resolved by itself is no difference.
+    """
+    differences: list[Difference] = []
+    unreported: list[str] = []
+    for name in sorted(asked):
+        wanted = asked[name]
+        if wanted is None or name in _NOT_COMPARED:
+            continue
+        reported, running = _running_value(name, info)
+        if not reported:
+            unreported.append(name)
+            continue
+        if same_value(wanted, running):
+            continue
+        if wanted is False and running is None:
+            continue
+        held = name in HELD_SETTINGS
+        if str(wanted) == "auto" and not held:
+            continue
+        differences.append(Difference(name=name, asked=wanted, running=running, held=held))
+    return differences, unreported
+
+
+def describe_differences(differences: t.Iterable[Difference]) -> str:
+    return "; ".join(f"{d.name} asked {d.asked!r}, running {d.running!r}" for d in differences)
+
+
+def gate_identity(
+    *,
+    model: str,
+    model_path: str,
+    models: t.Sequence[str],
+    running_path: str,
+    differences: t.Sequence[Difference],
+    unreported: t.Sequence[str],
+) -> Gate:
+    """Gate 4: the expected id is listed, the expected path is loaded, and no held argument differs."""
+    if model and model not in models:
+        return Gate("identity", False, f"wrong model: expected {model!r}, /v1/models lists {list(models)!r}", "wrong_model")
+    if not models:
+        return Gate("identity", False, "/v1/models lists no model", "wrong_model")
+    if model_path and not same_value(model_path, running_path):
+        detail = f"wrong model path: expected {model_path!r}, /model_info says {running_path!r}"
+        return Gate("identity", False, detail, "wrong_model_path")
+    held = [difference for difference in differences if difference.held]
+    if held:
+        return Gate("identity", False, f"other settings run: {describe_differences(held)}", "settings_mismatch")
+    notes = []
+    if differences:
+        notes.append(f"engine changed: {describe_differences(differences)}")
+    if unreported:
+        notes.append(f"not reported by /server_info: {', '.join(unreported)}")
+    text = f"serves {models[0]!r} from {running_path!r}"
+    return Gate("identity", True, "; ".join([text, *notes]))
+
+
+# ---- serving ---------------------------------------------------------------------------------------------------
+
+
+def default_generation_tokens(block_size: int) -> int:
+    """Tokens that make speculation run at least two verify steps: 2 x block size + 1, at least 4.
+
+    One token ends in prefill and never reaches draft or verify (sglang 0.5.23, seen on CPU), so it would miss a crash in
+    a CUDA graph replay.
+    """
+    return max(4, 2 * block_size + 1)
+
+
+def generation_request(tokens: int, *, skip_tokenizer_init: bool = False) -> dict[str, t.Any]:
+    """The body of our own ``POST /generate``: greedy, of exact length, and not counted in the server's metrics."""
+    prompt: dict[str, t.Any] = {"input_ids": [1, 2, 3, 4]} if skip_tokenizer_init else {"text": "The capital of France is"}
+    return {
+        **prompt,
+        "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
+        "log_metrics": False,
+    }
+
+
+def gate_generation(answer: t.Any, *, tokens: int, speculation: bool) -> Gate:
+    """The second half of gate 5: the answer to :func:`generation_request` is complete, and speculation took part."""
+    meta = answer.get("meta_info") if isinstance(answer, dict) else None
+    if not isinstance(meta, dict):
+        return Gate("serving", False, f"/generate gave no meta_info: {str(answer)[:200]!r}", "generation_failed")
+    count = meta.get("completion_tokens")
+    if not isinstance(count, int) or count < tokens:
+        reason = meta.get("finish_reason")
+        return Gate("serving", False, f"asked for {tokens} tokens, got {count!r} (finish_reason {reason!r})", "generation_failed")
+    text = f"generated {count} tokens"
+    if not speculation:
+        return Gate("serving", True, text)
+    steps = meta.get("spec_verify_ct")
+    if not isinstance(steps, int) or steps < 2:
+        detail = f"{text}, but spec_verify_ct is {steps!r}: speculation was asked for and did not run"
+        return Gate("serving", False, detail, "speculation_not_exercised")
+    return Gate("serving", True, f"{text} in {steps} verify steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineProcess:
+    """A process of the server that must not die: main, scheduler, detokenizer or data parallel controller."""
+
+    role: str
+    pid: int
+    start_ticks: int
+
+
+#: Compilers and workers may come and go; these may not (design: gate 6).
+ENGINE_ROLES = frozenset(("main", "scheduler", "detokenizer", "data_parallel_controller"))
+
+
+def gate_stability(
+    *,
+    before: UnitState,
+    after: UnitState,
+    engine_before: t.Collection[EngineProcess],
+    engine_after: t.Collection[EngineProcess],
+    owned_after: t.Optional[bool],
+    held_for: float,
+    stable_for: float,
+) -> Gate:
+    """Gate 6: invocation, main process, socket owner and engine processes are after the HTTP checks as before them."""
+    if before.invocation_id != after.invocation_id:
+        detail = f"the invocation changed during the checks from {before.invocation_id} to {after.invocation_id}"
+        return Gate("stability", False, detail, "invocation_changed")
+    if after.active_state != "active" or before.main_pid != after.main_pid:
+        detail = f"during the checks the unit became {after.active_state}, main process {after.main_pid}"
+        return Gate("stability", False, detail, "main_process_gone")
+    gone = sorted((p.role, p.pid) for p in set(engine_before) - set(engine_after))
+    if gone:
+        names = ", ".join(f"{role} {pid}" for role, pid in gone)
+        return Gate("stability", False, f"processes of the server died: {names}", "child_died")
+    if owned_after is not True:
+        return Gate("stability", False, "the port changed hands during the checks", "port_owned_by_other")
+    if held_for < stable_for:
+        return Gate("stability", None, f"holds for {held_for:.1f} s of the {stable_for:g} s asked")
+    count = len(engine_after)
+    return Gate("stability", True, f"invocation, main process, port owner and {count} engine processes are unchanged")
+
+
+__all__ = (
+    "CRASHED",
+    "CRASH_LOOP",
+    "ENGINE_ROLES",
+    "GATES",
+    "HELD_SETTINGS",
+    "LOADING",
+    "NOT_FOUND",
+    "PHASES",
+    "READY",
+    "STATES",
+    "STOPPED",
+    "STOPPING",
+    "Difference",
+    "EngineProcess",
+    "Gate",
+    "UnitJudgement",
+    "compare_settings",
+    "default_generation_tokens",
+    "describe_differences",
+    "gate_generation",
+    "gate_identity",
+    "gate_markers",
+    "gate_port_owner",
+    "gate_stability",
+    "gate_unit",
+    "generation_request",
+    "judge_unit",
+    "same_value",
+)

@@ -1,0 +1,811 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The wait for readiness: observes a host, lets the gates judge, until there is a verdict. PRIVATE to the collection.
+
+Everything that touches the machine is behind :class:`Host`, so that the wait is tested with a scripted host and without
+sleeping. Nothing is decided by elapsed time but the timeout.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import typing as t
+
+from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response
+from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
+    CRASH_LOOP,
+    CRASHED,
+    GATES,
+    LOADING,
+    NOT_FOUND,
+    READY,
+    STATES,
+    STOPPED,
+    STOPPING,
+    Difference,
+    EngineProcess,
+    Gate,
+    UnitJudgement,
+    compare_settings,
+    default_generation_tokens,
+    gate_generation,
+    gate_identity,
+    gate_markers,
+    gate_port_owner,
+    gate_stability,
+    gate_unit,
+    generation_request,
+    judge_unit,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
+from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import StartupLog, expected_markers
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState, check_unit_name
+
+#: PID 1's "Stopping X..." (systemd, SD_MESSAGE_UNIT_STOPPING): somebody asked for the stop.
+STOPPING_MESSAGE_ID = "de5b426a63be47a7b6ac3eaac82e2f6f"
+#: PID 1's "Starting X...": without it the beginning of the start is no longer in the journal.
+STARTING_MESSAGE_ID = "7d4958e842da4a758f6c1cdc7b36dcc5"
+
+# A phase must hold this long before its change ends a slice: short phases would cost a connection each.
+_PHASE_HOLD_S = 2.0
+# systemctl costs 25 ms of CPU; the journal and the pidfd tell of every change long before.
+_UNIT_REFRESH_S = 5.0
+# While systemd itself is at work (a queued job, a stop) no event of the new invocation can reach us yet.
+_UNIT_REFRESH_BUSY_S = 0.2
+_TICK_S = 0.1
+_TICK_BUSY_S = 0.02
+# Requests are logged by the server: none before its log says that they can succeed, few when the log says nothing.
+_HTTP_RETRY_S = 0.1
+_HTTP_RETRY_QUIET_S = 2.0
+_HTTP_TIMEOUT_S = 10.0
+_GENERATE_TIMEOUT_S = 120.0
+# After its main process ended, systemd needs a moment to say so.
+_SETTLE_S = 3.0
+# A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
+_GENERATION_TRIES = 3
+
+
+class OptionError(Exception):
+    """An option's value cannot be used."""
+
+
+class HangUp(Exception):
+    """Nobody reads our answer any more: the connection or the controller is gone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The module's options, checked. Times in seconds."""
+
+    unit: str
+    endpoint: Endpoint
+    listen_host: str
+    model: str = ""
+    model_path: str = ""
+    settings: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+    replaces: str = ""
+    markers: str = "auto"
+    expected_markers: t.Optional[int] = None
+    generation_tokens: t.Optional[int] = None
+    stable_for: float = 0.0
+    timeout: float = 1350.0
+    max_restarts: int = 0
+    wait: bool = True
+    slice_s: t.Optional[float] = None
+    log_lines: int = 20
+    notices: tuple[str, ...] = ()
+    resume: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+
+
+def _check_key(key: str, params: t.Mapping[str, t.Any]) -> None:
+    # Ansible masks a no_log value wherever it stands in the result: "ready" as a key would mask the verdict.
+    if len(key) < 8:
+        raise OptionError(f"api_key has {len(key)} characters; use at least 8, or words of the result would be masked with it")
+    if any(ord(sign) < 33 or ord(sign) > 126 for sign in key):
+        raise OptionError("api_key holds white space or signs outside of ASCII, which no HTTP header can carry")
+    words = {*STATES, *GATES, params["unit"], params["model"], params["model_path"], str(params["port"])}
+    if key in words:
+        raise OptionError("api_key equals a state, gate, unit, model, path or port of the result; choose another key")
+
+
+def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
+    """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
+    check_unit_name(params["unit"])
+    if not 1 <= params["port"] <= 65535:
+        raise OptionError(f"port {params['port']} is out of range: 1 to 65535")
+    for name, why in (
+        ("leader", "followers (node rank above 0)"),
+        ("client_url", "the check from the controller"),
+    ):
+        if params[name]:
+            raise OptionError(f"{name} {params[name]!r}: {why} is not part of this release; leave it out")
+    try:
+        timeout = float(params["timeout"])
+    except ValueError:
+        raise OptionError(
+            f"timeout {params['timeout']!r} is no number of seconds ('auto' is not part of this release)"
+        ) from None
+    if not 0 < timeout < float("inf"):
+        raise OptionError(f"timeout {params['timeout']!r} must be a number of seconds above 0")
+    for name, least in (("generation_tokens", 0), ("stable_for", 0), ("max_restarts", 0), ("log_lines", 0), ("expected_markers", 0)):
+        if params[name] is not None and params[name] < least:
+            raise OptionError(f"{name} {params[name]!r} must not be below {least}")
+    notices = [
+        f"{name} has no effect in this release: a hung server is not told from a loading one yet"
+        for name in ("stall_timeout", "spin_timeout")
+        if params[name] is not None
+    ]
+    if params["api_key"]:
+        _check_key(params["api_key"], params)
+    return Options(
+        unit=params["unit"],
+        endpoint=Endpoint(
+            host=probe_host(params["host"]),
+            port=params["port"],
+            scheme=params["scheme"],
+            api_key=params["api_key"] or None,
+            validate_certs=params["validate_certs"],
+            ca_path=params["ca_path"],
+        ),
+        listen_host=params["host"],
+        model=params["model"],
+        model_path=params["model_path"],
+        settings=params["settings"] or {},
+        replaces=params["replaces"],
+        markers=params["markers"],
+        expected_markers=params["expected_markers"],
+        generation_tokens=0 if check_mode else params["generation_tokens"],
+        stable_for=params["stable_for"],
+        timeout=timeout,
+        max_restarts=params["max_restarts"],
+        wait=params["wait"] and not check_mode,
+        slice_s=params["slice"],
+        log_lines=params["log_lines"],
+        notices=tuple(notices),
+        resume=params["resume"] or {},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PortView:
+    """Who listens on the port: ``owned`` True / False / None as in gate 2, ``owners`` for people."""
+
+    listening: bool = False
+    owned: t.Optional[bool] = None
+    owners: tuple[str, ...] = ()
+    source: str = ""
+
+
+class Host(abc.ABC):
+    """What the wait needs of a machine; the real one is ``_ready_host.SystemHost``."""
+
+    @abc.abstractmethod
+    def monotonic(self) -> float:
+        """CLOCK_MONOTONIC in seconds, the clock of the journal's and systemd's monotonic stamps."""
+
+    @abc.abstractmethod
+    def realtime(self) -> float:
+        """Seconds since the epoch."""
+
+    @abc.abstractmethod
+    def boot_id(self) -> str:
+        """Identity of this boot: monotonic times of another boot mean nothing."""
+
+    @abc.abstractmethod
+    def show(self) -> UnitState:
+        """The unit's state now."""
+
+    @abc.abstractmethod
+    def watch(self, unit: UnitState) -> None:
+        """From now on attend to this invocation: its journal and its main process."""
+
+    @abc.abstractmethod
+    def main_alive(self) -> t.Optional[bool]:
+        """Whether the watched main process lives; None when there is none."""
+
+    @abc.abstractmethod
+    def main_arguments(self) -> t.Mapping[str, t.Any]:
+        """Arguments on the main process's command line, dest to text or True."""
+
+    @abc.abstractmethod
+    def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
+        """Living processes of the unit that must not die."""
+
+    @abc.abstractmethod
+    def port(self, unit: UnitState) -> PortView:
+        """Who listens on the server's port now."""
+
+    @abc.abstractmethod
+    def history(self) -> tuple[list[Entry], str]:
+        """The watched invocation's journal so far, and why it could not be read ('' = it could)."""
+
+    @abc.abstractmethod
+    def follow(self) -> list[Entry]:
+        """Entries that came since the last call."""
+
+    @abc.abstractmethod
+    def last_entries(self) -> list[Entry]:
+        """After the end of the invocation: the rest of its journal, synchronised."""
+
+    @abc.abstractmethod
+    def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        """One HTTP request to the server; raises HttpError."""
+
+    @abc.abstractmethod
+    def pause(self, seconds: float) -> None:
+        """Wait for an event or ``seconds``; raises HangUp when nobody listens to us any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Finding:
+    """An end of the wait, or what holds it up."""
+
+    state: str
+    final: bool
+    cause: str = ""
+    summary: str = ""
+    remedy: str = ""
+
+
+_REMEDIES = {
+    "port_conflict": "Stop the process that holds the port, or give this instance another port.",
+    "port_owned_by_other": "Stop the process that holds the port, or give this instance another port.",
+    "wrong_model": "Correct served_model_name, or the id that is expected.",
+    "wrong_model_path": "Correct model_path; a server of another model runs in this unit.",
+    "settings_mismatch": "Restart the unit so that it runs what its file says, or correct the arguments.",
+    "unauthorized": "Give the key that the server was started with as api_key.",
+    "speculation_not_exercised": "Check the speculative arguments: the server answers without its draft model.",
+    "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
+    "start_limit": "Too many starts in a short time: `systemctl reset-failed`, then start again.",
+    "not_found": "Deploy the instance first, or correct the unit's name.",
+    "masked": "Unmask the unit: `systemctl unmask`.",
+    "timeout": "See the phase above: raise the timeout if it was still at work.",
+}
+
+
+class Waiter:
+    """One wait, or one slice of it."""
+
+    def __init__(self, options: Options, host: Host) -> None:
+        self._options = options
+        self._host = host
+        self._secrets = {options.endpoint.api_key} if options.endpoint.api_key else set()
+        self._unit = UnitState()
+        self._judged = UnitJudgement(LOADING, False, "")
+        self._log = StartupLog()
+        self._journal_error = ""
+        self._began_in_journal = False
+        self._stop_requested = False
+        self._following = False
+        self._watched: tuple[str, int] = ("", 0)
+        self._unit_at = float("-inf")
+        self._dirty = True
+        self._exit_seen_at: t.Optional[float] = None
+        self._next_http = 0.0
+        self._early_identity = ""
+        self._ready_path = "/ready"
+        self._generation_failures = 0
+        self._held_since: t.Optional[float] = None
+        self._gates: dict[str, Gate] = {}
+        self._port = PortView()
+        self._server: dict[str, t.Any] = {}
+        self._phase = ""
+        self._phase_since = 0.0
+        self._notices = list(options.notices)
+        self._log_incomplete = ""
+
+        now = host.monotonic()
+        resume = options.resume
+        same_boot = resume.get("boot_id") == host.boot_id()
+        self._slice_started = now
+        self._started = float(resume["started"]) if same_boot else now - float(resume.get("elapsed", 0.0))
+        self._restarts_before: t.Optional[int] = resume.get("restarts_before")
+        self._reported_phase = str(resume.get("phase", ""))
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, t.Any]:
+        """Observe until there is a verdict, the timeout, or the end of the slice; give the module's result."""
+        while True:
+            self._observe()
+            finding = self._decide()
+            if finding.final or not self._options.wait:
+                return self._result(finding, finished=True)
+            now = self._host.monotonic()
+            if now - self._started >= self._options.timeout:
+                return self._result(self._timed_out(finding, now), finished=True)
+            if self._slice_is_over(now):
+                return self._result(finding, finished=False)
+            self._host.pause(min(self._tick(), max(self._started + self._options.timeout - now, 0.0)))
+
+    def _slice_is_over(self, now: float) -> bool:
+        length = self._options.slice_s
+        if length is None:
+            return False
+        if now - self._slice_started >= length:
+            return True
+        changed = self._phase != self._reported_phase and now - self._phase_since >= _PHASE_HOLD_S
+        return changed and not self._port.listening
+
+    def _tick(self) -> float:
+        if self._exit_seen_at is not None:
+            return _TICK_BUSY_S
+        close_to_verdict = self._port.listening or self._log.uvicorn_running or self._phase == "binding"
+        return _TICK_BUSY_S if close_to_verdict else _TICK_S
+
+    # -- observing ----------------------------------------------------------------------------------------------
+
+    def _observe(self) -> None:
+        now = self._host.monotonic()
+        if self._main_ended() and self._exit_seen_at is None:
+            self._exit_seen_at = now
+        refresh = _UNIT_REFRESH_S
+        if self._judged.state == STOPPING or self._unit.job or not self._unit.main_pid or self._is_replaced():
+            refresh = _UNIT_REFRESH_BUSY_S
+        settling = self._exit_seen_at is not None and now - self._exit_seen_at < _SETTLE_S
+        if self._dirty or settling or now - self._unit_at >= refresh:
+            self._refresh_unit(now)
+        if self._following:
+            self._feed(self._host.follow())
+        self._set_phase(now)
+
+    def _refresh_unit(self, now: float) -> None:
+        self._unit = self._host.show()
+        self._unit_at = now
+        self._dirty = False
+        identity = (self._unit.invocation_id, self._unit.main_pid)
+        if identity[0] and (identity[0] != self._watched[0] or (identity[1] and identity[1] != self._watched[1])):
+            self._watch(identity)
+        if self._restarts_before is None:
+            # An explicit restart sets the counter back; without one, earlier restarts are history.
+            self._restarts_before = 0 if self._options.replaces else self._unit.n_restarts
+        self._judged = judge_unit(
+            self._unit,
+            replaces=self._options.replaces,
+            restarts_before=self._restarts_before,
+            max_restarts=self._options.max_restarts,
+            stop_requested=self._stop_requested,
+        )
+
+    def _watch(self, identity: tuple[str, int]) -> None:
+        new_invocation = identity[0] != self._watched[0]
+        self._watched = identity
+        self._host.watch(self._unit)
+        self._exit_seen_at = None
+        self._held_since = None
+        if not new_invocation:
+            return
+        self._log = StartupLog()
+        self._journal_error = ""
+        self._began_in_journal = False
+        self._stop_requested = False
+        self._early_identity = ""
+        self._ready_path = "/ready"
+        self._generation_failures = 0
+        self._server = {}
+        self._next_http = 0.0
+        if not self._unit.logs_to_journal:
+            self._following = False
+            return
+        entries, self._journal_error = self._host.history()
+        self._feed(entries)
+        self._following = not self._journal_error
+
+    def _feed(self, entries: t.Iterable[Entry]) -> None:
+        for entry in entries:
+            if not entry.own:
+                # PID 1 speaks of the unit: it changed state.
+                self._dirty = True
+                if entry.message_id == STOPPING_MESSAGE_ID:
+                    self._stop_requested = True
+                elif entry.message_id == STARTING_MESSAGE_ID:
+                    self._began_in_journal = True
+            fired_up = self._log.fired_up
+            self._log.feed(entry)
+            if self._log.fired_up and not fired_up:
+                self._next_http = 0.0
+
+    def _set_phase(self, now: float) -> None:
+        if self._judged.state in (NOT_FOUND, STOPPED) or not self._unit.invocation_id:
+            phase = ""
+        elif self._port.owned:
+            phase = "warming_up"
+        else:
+            phase = self._log.phase or "starting"
+        if phase != self._phase:
+            self._phase, self._phase_since = phase, now
+
+    def _main_ended(self) -> bool:
+        return self._host.main_alive() is False
+
+    def _is_replaced(self) -> bool:
+        return bool(self._options.replaces) and self._unit.invocation_id == self._options.replaces
+
+    def _journal_gap(self) -> str:
+        """Why the journal cannot hold all markers, or ''."""
+        if not self._unit.logs_to_journal:
+            return f"the unit's StandardOutput is {self._unit.standard_output!r}"
+        if self._journal_error:
+            return self._journal_error
+        if self._log.suppressed:
+            return f"journald suppressed {self._log.suppressed} messages (rate limit)"
+        if not self._began_in_journal and self._host.monotonic() - self._unit.exec_main_start_us / 1e6 > 2.0:
+            return "the beginning of this start is no longer in the journal"
+        level = str(self._asked("log_level") or "info").lower()
+        if level in ("warning", "error", "critical"):
+            return f"log_level is {level!r}, and the markers are logged at info"
+        return ""
+
+    def _asked(self, name: str) -> t.Any:
+        for source in (self._options.settings, self._server.get("arguments") or {}, self._host.main_arguments()):
+            if source.get(name) is not None:
+                return source[name]
+        return None
+
+    # -- deciding -----------------------------------------------------------------------------------------------
+
+    def _decide(self) -> _Finding:
+        self._gates = {}
+        judged = self._judged
+        if judged.final:
+            if judged.state in (CRASHED, CRASH_LOOP):
+                return self._crashed(judged)
+            return self._finding(judged.state, True, judged.cause, judged.detail)
+        if judged.state == STOPPING:
+            self._port = PortView()
+            return self._finding(STOPPING, False, "stopping", judged.detail)
+        self._gates["unit"] = gate_unit(self._unit, judged, replaces=self._options.replaces, alive=self._host.main_alive())
+        if self._unit.active_state not in ("active", "activating") or self._is_replaced():
+            self._port = PortView()
+            return self._finding(LOADING, False, self._gates["unit"].cause, judged.detail)
+        self._port = self._host.port(self._unit)
+        self._gates["port_owner"] = self._port_gate()
+        self._gates["markers"] = self._markers_gate()
+        if self._log.bind_failed and self._port.owned is not True:
+            # uvicorn gives up for good after Errno 98; what it logs afterwards speaks of another server.
+            return self._finding(CRASHED, True, "port_conflict", self._conflict_text())
+        if self._gates["unit"].passed and self._gates["port_owner"].passed:
+            finding = self._check_server()
+            if finding is not None:
+                return finding
+        waiting = next((gate for gate in self._gate_list() if gate.passed is not True), None)
+        return self._finding(LOADING, False, waiting.cause if waiting else "", waiting.detail if waiting else judged.detail)
+
+    def _port_gate(self) -> Gate:
+        port = self._port
+        return gate_port_owner(
+            port=self._options.endpoint.port,
+            listening=port.listening,
+            owned=port.owned,
+            owners=port.owners,
+            source=port.source,
+        )
+
+    def _markers_gate(self) -> Gate:
+        by_model = {model.type: model.ranks for model in self._log.weights}
+        self._log_incomplete = self._journal_gap()
+        return gate_markers(
+            mode=self._options.markers,
+            seen=sum(by_model.values()),
+            expected=self._expected_markers(),
+            incomplete=self._log_incomplete,
+            by_model=by_model,
+        )
+
+    def _expected_markers(self) -> int:
+        if self._options.expected_markers is not None:
+            return self._options.expected_markers
+        running = self._server.get("arguments")
+        source = running or {**self._host.main_arguments(), **self._options.settings}
+        return expected_markers(source)
+
+    def _conflict_text(self) -> str:
+        owners = "; ".join(self._port.owners)
+        address = self._log.bind_failed
+        held = f"held by {owners}" if owners else "held by a process that has gone since"
+        return f"the server could not bind {address}: port {self._options.endpoint.port} is {held}"
+
+    def _crashed(self, judged: UnitJudgement) -> _Finding:
+        self._feed(self._host.last_entries())
+        if self._log.bind_failed:
+            self._port = self._host.port(self._unit)
+            return self._finding(judged.state, True, "port_conflict", f"{self._conflict_text()}; {judged.detail}")
+        exception = self._log.last_exception
+        summary = f"{judged.detail}. {exception}" if exception else judged.detail
+        return self._finding(judged.state, True, "exception" if exception else judged.cause, summary)
+
+    # -- the HTTP gates -----------------------------------------------------------------------------------------
+
+    def _check_server(self) -> t.Optional[_Finding]:
+        """Gates 4 to 6. None: nothing final; the gates say what is missing."""
+        if self._host.monotonic() < self._next_http:
+            return None
+        before, engine_before = self._unit, self._host.engine(self._unit)
+        try:
+            if not self._early_identity:
+                finding = self._identity()
+                if finding is not None:
+                    return finding
+                # Once early, so that a wrong model is told before the warm-up ends; again in the deciding pass.
+                self._early_identity = before.invocation_id
+            if not self._serving():
+                return None
+            finding = self._identity() or self._generate()
+            if finding is not None:
+                return finding
+        except HttpError as error:
+            self._gates.setdefault("identity", Gate("identity", None, str(error)))
+            self._gates["serving"] = Gate("serving", None, str(error))
+            self._dirty = True
+            self._retry_http()
+            return None
+        if self._gates["serving"].passed is not True:
+            return None
+        return self._stable(before, engine_before)
+
+    def _retry_http(self) -> None:
+        quiet = self._log.uvicorn_running and not self._log.fired_up
+        self._next_http = self._host.monotonic() + (_HTTP_RETRY_QUIET_S if quiet else _HTTP_RETRY_S)
+
+    def _get(self, path: str) -> Response:
+        return self._host.request("GET", path, timeout=_HTTP_TIMEOUT_S)
+
+    def _get_json(self, *paths: str) -> t.Any:
+        """The first of several names of one endpoint that this release has."""
+        for path in paths:
+            response = self._get(path)
+            if response.status == 404 and path != paths[-1]:
+                continue
+            if response.status != 200:
+                raise HttpError(f"GET {path} answered {response.status}: {response.body[:200]!r}")
+            return response.json()
+        raise HttpError("no path")
+
+    def _identity(self) -> t.Optional[_Finding]:
+        response = self._get("/v1/models")
+        if response.status in (401, 403):
+            given = "the api_key that was given is not the server's" if self._options.endpoint.api_key else "no api_key was given"
+            text = f"/v1/models answered {response.status}: the server wants a key, and {given}"
+            self._gates["identity"] = Gate("identity", False, text, "unauthorized")
+            return self._finding(LOADING, True, "unauthorized", text)
+        if response.status != 200:
+            raise HttpError(f"GET /v1/models answered {response.status}: {response.body[:200]!r}")
+        models = [str(item.get("id")) for item in _dicts(response.json(), "data")]
+        model_info = _mapping(self._get_json("/model_info", "/get_model_info"))
+        info = _mapping(self._get_json("/server_info", "/get_server_info"))
+        self._secrets.update(str(info[name]) for name in ("api_key", "admin_api_key") if info.get(name))
+        differences, unreported = compare_settings(self._options.settings, info)
+        self._remember_server(info, models, differences)
+        gate = gate_identity(
+            model=self._options.model,
+            model_path=self._options.model_path,
+            models=models,
+            running_path=str(model_info.get("model_path", "")),
+            differences=differences,
+            unreported=unreported,
+        )
+        self._gates["identity"] = gate
+        self._gates["markers"] = self._markers_gate()
+        if gate.passed is False:
+            return self._finding(LOADING, True, gate.cause, gate.detail)
+        return None
+
+    def _remember_server(self, info: t.Mapping[str, t.Any], models: list[str], differences: list[Difference]) -> None:
+        names = (
+            "attention_backend",
+            "context_length",
+            "dp_size",
+            "ep_size",
+            "log_level",
+            "max_running_requests",
+            "mem_fraction_static",
+            "model_path",
+            "nnodes",
+            "node_rank",
+            "pp_size",
+            "quantization",
+            "speculative_algorithm",
+            "speculative_draft_model_path",
+            "speculative_num_draft_tokens",
+            "startup_weight_load_mode",
+            "tp_size",
+        )
+        self._server = {
+            "version": info.get("version"),
+            "model": models[0] if models else "",
+            "arguments": {name: info[name] for name in names if info.get(name) is not None},
+            "max_total_num_tokens": info.get("max_total_num_tokens") or self._log.max_total_num_tokens,
+            "startup_time": info.get("startup_time"),
+            "engine_changed": [dataclasses.asdict(difference) for difference in differences if not difference.held],
+            "skip_tokenizer_init": bool(info.get("skip_tokenizer_init")),
+        }
+
+    def _serving(self) -> bool:
+        response = self._get(self._ready_path)
+        if response.status == 404 and self._ready_path == "/ready":
+            # Before 0.5.20 only /health exists; it generates a token and takes a second.
+            self._ready_path = "/health"
+            response = self._get(self._ready_path)
+        if response.status == 200:
+            self._gates["serving"] = Gate("serving", None, f"{self._ready_path} is 200")
+            return True
+        text = f"{self._ready_path} answers {response.status}: warming up, draining or unhealthy"
+        self._gates["serving"] = Gate("serving", None, text)
+        self._held_since = None
+        self._retry_http()
+        return False
+
+    def _generate(self) -> t.Optional[_Finding]:
+        algorithm = self._asked("speculative_algorithm")
+        block_size = self._asked("speculative_dflash_block_size") or self._asked("speculative_num_draft_tokens") or 0
+        tokens = self._options.generation_tokens
+        if tokens is None:
+            tokens = default_generation_tokens(int(block_size) if algorithm else 0)
+        if tokens == 0:
+            self._gates["serving"] = Gate("serving", True, f"{self._ready_path} is 200; no generation was asked for")
+            return None
+        payload = generation_request(tokens, skip_tokenizer_init=self._server["skip_tokenizer_init"])
+        left = self._started + self._options.timeout - self._host.monotonic()
+        timeout = max(min(_GENERATE_TIMEOUT_S, left if self._options.wait else _GENERATE_TIMEOUT_S), 1.0)
+        response = self._host.request("POST", "/generate", timeout=timeout, payload=payload)
+        if response.status == 200:
+            gate = gate_generation(response.json(), tokens=tokens, speculation=bool(algorithm))
+        else:
+            body = response.body[:300].decode("utf-8", "replace")
+            gate = Gate("serving", False, f"/generate answered {response.status}: {body}", "generation_failed")
+        self._gates["serving"] = gate
+        if gate.passed:
+            self._generation_failures = 0
+            return None
+        self._generation_failures += 1
+        self._held_since = None
+        self._retry_http()
+        hopeless = gate.cause == "speculation_not_exercised" or self._generation_failures >= _GENERATION_TRIES
+        return self._finding(LOADING, hopeless, gate.cause, gate.detail)
+
+    def _stable(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> t.Optional[_Finding]:
+        self._refresh_unit(self._host.monotonic())
+        after = self._unit
+        self._port = self._host.port(after)
+        now = self._host.monotonic()
+        if self._held_since is None:
+            self._held_since = now
+        alive = self._host.main_alive()
+        gate = gate_stability(
+            before=before,
+            after=after,
+            engine_before=engine_before,
+            engine_after=self._host.engine(after),
+            owned_after=self._port.owned,
+            held_for=now - self._held_since,
+            stable_for=self._options.stable_for,
+        )
+        self._gates["stability"] = gate
+        if gate.passed is None:
+            self._next_http = min(self._held_since + self._options.stable_for, now + 1.0)
+            return None
+        if not gate.passed or alive is not True or self._judged.final:
+            self._held_since = None
+            self._dirty = True
+            self._retry_http()
+            return None
+        if any(item.passed is not True for item in self._gate_list()):
+            # All but the markers passed, which are on their way through journald.
+            return None
+        return self._finding(READY, True, "", "all six gates passed")
+
+    # -- the result ---------------------------------------------------------------------------------------------
+
+    def _finding(self, state: str, final: bool, cause: str, summary: str) -> _Finding:
+        return _Finding(state, final, cause, summary, _REMEDIES.get(cause, ""))
+
+    def _timed_out(self, finding: _Finding, now: float) -> _Finding:
+        summary = (
+            f"not ready within {self._options.timeout:g} s; in phase {self._phase or 'none'} "
+            f"for {now - self._phase_since:.0f} s; {finding.summary}"
+        )
+        return _Finding(finding.state, True, finding.cause or "timeout", summary, finding.remedy or _REMEDIES["timeout"])
+
+    def _gate_list(self) -> list[Gate]:
+        return [self._gates.get(name, Gate(name, None, "not checked yet")) for name in GATES]
+
+    def _result(self, finding: _Finding, *, finished: bool) -> dict[str, t.Any]:
+        now = self._host.monotonic()
+        self._set_phase(now)
+        unit, log = self._unit, self._log
+        ready = finding.state == READY
+        start = unit.exec_main_start_us / 1e6
+        gates = [{"name": gate.name, "passed": gate.passed, "detail": gate.detail} for gate in self._gate_list()]
+        weights = [dataclasses.asdict(model) for model in log.weights]
+        result: dict[str, t.Any] = {
+            "changed": False,
+            "state": finding.state,
+            "ready": ready,
+            "elapsed": round(now - self._started, 3),
+            "phase": self._phase,
+            "phase_for": round(now - self._phase_since, 3),
+            "gates": gates,
+            "unit": self._options.unit,
+            "port": self._options.endpoint.port,
+            "invocation_id": unit.invocation_id,
+            "main_pid": unit.main_pid,
+            "uptime": round(now - start, 3) if unit.main_pid and start else 0.0,
+            "timeline": self._timeline(now, ready),
+            "weights": weights,
+            "markers": {"seen": sum(model.ranks for model in log.weights), "expected": self._expected_markers()},
+            "server": {key: value for key, value in self._server.items() if key != "skip_tokenizer_init"},
+            "detected_at": self._host.realtime(),
+            "detected_at_monotonic": now,
+            "diagnosis": {} if ready else self._diagnosis(finding),
+            "log_tail": log.tail(self._options.log_lines),
+            "log_incomplete": self._log_incomplete,
+            "finished": finished,
+            "notices": self._all_notices(ready),
+        }
+        if log.draining is not None and finding.state == STOPPING:
+            result["draining"] = log.draining
+        if not finished:
+            result["resume"] = {
+                "boot_id": self._host.boot_id(),
+                "started": self._started,
+                "elapsed": now - self._started,
+                "restarts_before": self._restarts_before,
+                "phase": self._phase,
+            }
+        if finished and self._options.wait and not ready:
+            result["msg"] = self._message(finding, now)
+        return t.cast("dict[str, t.Any]", redact(result, self._secrets))
+
+    def _all_notices(self, ready: bool) -> list[str]:
+        notices = list(self._notices)
+        if ready and self._log_incomplete:
+            notices.append(f"{self._options.unit}: {self._log_incomplete}; the other gates decided")
+        if ready and self._unit.n_restarts:
+            notices.append(f"{self._options.unit}: systemd has restarted it {self._unit.n_restarts} times by itself")
+        if self._unit.need_daemon_reload:
+            notices.append(f"{self._options.unit}: its file changed on disk, and systemd has not read it yet (daemon-reload)")
+        return notices
+
+    def _timeline(self, now: float, ready: bool) -> list[dict[str, t.Any]]:
+        start = self._unit.exec_main_start_us / 1e6
+        if not start or not self._unit.invocation_id:
+            return []
+        ended = self._unit.exec_main_exit_us / 1e6
+        until = ended if ended > start and not self._unit.main_pid else now
+        return self._log.timeline_until(start=start, until=until, ready=ready)
+
+    def _diagnosis(self, finding: _Finding) -> dict[str, t.Any]:
+        return {
+            "cause": finding.cause,
+            "summary": finding.summary,
+            "remedy": finding.remedy,
+            "evidence": self._log.evidence(),
+            "exit": self._unit.exit_text(),
+        }
+
+    def _message(self, finding: _Finding, now: float) -> str:
+        verdict = f"{self._options.unit} is not ready: {finding.state}"
+        if finding.cause and finding.cause != finding.state:
+            verdict += f" ({finding.cause})"
+        parts = [f"{verdict} after {now - self._started:.1f} s", finding.summary]
+        if finding.remedy:
+            parts.append(finding.remedy)
+        return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+
+def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
+    if not isinstance(value, dict):
+        raise HttpError(f"expected a JSON object, got {str(value)[:120]!r}")
+    return value
+
+
+def _dicts(value: t.Any, key: str) -> list[dict[str, t.Any]]:
+    items = _mapping(value).get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+__all__ = ("HangUp", "Host", "OptionError", "Options", "PortView", "Waiter", "options_from")

@@ -1,0 +1,376 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_ready
+short_description: Prove that this very start of an SGLang server is ready
+version_added: 0.1.0
+author: specdec.serving contributors (@specdec)
+description:
+  - Waits until the SGLang server of one systemd unit is ready, and proves that it is this start of the unit that answers.
+    An old process, a foreign server or a neighbour on the same port never passes for it.
+  - "B(Ready) needs six gates, all of one and the same invocation of the unit.
+    (1) C(unit): the unit is active, its InvocationID is not O(replaces), its main process lives.
+    (2) C(port_owner): every socket that could answer on O(port) belongs to the unit's control group.
+    (3) C(markers): the journal of this invocation holds the expected number of C(Load weight end) lines.
+    (4) C(identity): C(/v1/models) lists O(model), C(/model_info) has O(model_path), C(/server_info) agrees with O(settings).
+    (5) C(serving): C(/ready) (SGLang 0.5.20 and newer) or C(/health) is 200, and O(generation_tokens) tokens are generated; with
+    speculation at least two verify steps ran.
+    (6) C(stability): after the HTTP checks, invocation, main process, socket owner and engine processes are what they were before,
+    and all of it holds for O(stable_for)."
+  - A log line may explain a verdict or bring it forward. Alone it never makes a server ready.
+  - The task runs as an action plugin in slices, prints one progress line a slice, and goes on after a dropped connection.
+  - In check mode it observes once and generates nothing.
+notes:
+  - Needs root, or the group C(systemd-journal) for the journal. Who owns the port is found without root on cgroup v2.
+  - Telling a hung server from a loading one, the table of diagnoses, and followers (node rank above 0) are not part of this release.
+    O(stall_timeout) and O(spin_timeout) are taken and have no effect yet, which a warning says; O(leader), O(client_url) and
+    O(timeout=auto) are refused.
+  - C(async) is refused; the wait itself keeps no connection busy for longer than a minute.
+extends_documentation_fragment:
+  - specdec.serving._attributes
+attributes:
+  check_mode:
+    support: full
+    details: Observes once, without generating tokens, and never fails on a state.
+  diff_mode:
+    support: none
+    details: Changes nothing.
+  idempotent:
+    support: full
+options:
+  unit:
+    description: Full name of the unit, such as V(sglang-k26-dflash.service).
+    type: str
+    required: true
+  host:
+    description:
+      - The address that the server was told to listen on. V(0.0.0.0) and V(::) are probed on the loopback address of that family.
+    type: str
+    default: 127.0.0.1
+  port:
+    description: The port that the server was told to listen on.
+    type: int
+    required: true
+  scheme:
+    description: How the server speaks.
+    type: str
+    choices: [http, https]
+    default: http
+  validate_certs:
+    description: Whether the certificate of an V(https) server is verified.
+    type: bool
+    default: true
+  ca_path:
+    description: File on the target with the certificate authorities to trust instead of the system's.
+    type: path
+  api_key:
+    description: The server's API key. Never part of the result.
+    type: str
+  model:
+    description: The id that C(/v1/models) must list. Not checked when empty.
+    type: str
+    default: ""
+  model_path:
+    description: The path that C(/model_info) must report. Not checked when empty.
+    type: str
+    default: ""
+  settings:
+    description:
+      - What was asked of the server, SGLang's destination names to values. Values are compared as SGLang parses them (V(2k) is 2000).
+      - Model, draft model, algorithm, block size, tp, ep, pp, dp and the CUDA graph backends must agree; another difference is
+        reported as changed by the engine.
+    type: dict
+    default: {}
+  replaces:
+    description: InvocationID of the start that was to be replaced. A server of that invocation is never ready.
+    type: str
+    default: ""
+  markers:
+    description:
+      - V(auto) lets the other gates decide when the journal is known to be incomplete or unused, with a warning.
+      - V(require) never does. V(ignore) does not look.
+    type: str
+    choices: [auto, require, ignore]
+    default: auto
+  expected_markers:
+    description:
+      - Number of C(Load weight end) lines that this host's ranks must log. By default ranks on this host times models with their
+        own weights, worked out from O(settings), or from the running server.
+    type: int
+  generation_tokens:
+    description:
+      - Tokens to generate as proof. By default twice the block size plus one, at least 4. V(0) generates none.
+    type: int
+  stable_for:
+    description: Seconds for which everything must hold before the server counts as ready.
+    type: float
+    default: 0
+  timeout:
+    description: Seconds to wait for readiness. V(auto) is not part of this release.
+    type: str
+    default: "1350"
+  stall_timeout:
+    description: Seconds without any progress after which a server counts as hung. No effect in this release.
+    type: float
+  spin_timeout:
+    description: Seconds with progress of the CPU alone after which a server counts as hung. No effect in this release.
+    type: float
+  max_restarts:
+    description: Automatic restarts that are tolerated while waiting.
+    type: int
+    default: 0
+  wait:
+    description: V(false) observes once, reports the state, and never fails on it.
+    type: bool
+    default: true
+  client_url:
+    description: URL to check from the controller as clients reach the server. Not part of this release.
+    type: str
+  leader:
+    description: The host of rank 0 for a follower. Not part of this release.
+    type: str
+  slice:
+    description: Seconds after which the module reports back although nothing is decided. Set by the action plugin.
+    type: float
+  log_lines:
+    description: Lines of the invocation's journal in RV(log_tail).
+    type: int
+    default: 20
+  resume:
+    description: What an earlier slice of the same wait knew. Set by the action plugin.
+    type: dict
+"""
+
+EXAMPLES = r"""
+---
+- name: Restart the server
+  ansible.builtin.systemd_service:
+    name: sglang-k26-dflash.service
+    state: restarted
+    no_block: true
+
+- name: Wait until this very start is ready
+  specdec.serving.sglang_ready:
+    unit: sglang-k26-dflash.service
+    port: 30001
+    model: kimi-k2.6
+    replaces: "{{ invocation_before_the_restart }}"
+    settings:
+      tp_size: 8
+      speculative_algorithm: DFLASH
+      speculative_dflash_block_size: 8
+
+- name: See what the server is doing, without failing
+  specdec.serving.sglang_ready:
+    unit: sglang-k26-dflash.service
+    port: 30001
+    wait: false
+    generation_tokens: 0
+"""
+
+RETURN = r"""
+state:
+  description: One of V(ready), V(loading), V(crashed), V(crash_loop), V(stopping), V(stopped), V(not_found).
+  returned: always
+  type: str
+  sample: ready
+ready:
+  description: Whether all six gates passed.
+  returned: always
+  type: bool
+elapsed:
+  description: Seconds waited so far, on the target's clock.
+  returned: always
+  type: float
+phase:
+  description:
+    - Where the start is, one of V(starting), V(loading_weights), V(loading_draft), V(allocating_kv_cache), V(capturing_graphs),
+      V(binding), V(warming_up); empty when the unit does not run.
+  returned: always
+  type: str
+  sample: loading_weights
+gates:
+  description: The six gates in order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: C(unit), C(port_owner), C(markers), C(identity), C(serving) or C(stability).
+      type: str
+    passed:
+      description: V(true), V(false), or V(null) when not known yet.
+      type: bool
+    detail:
+      description: What was seen.
+      type: str
+invocation_id:
+  description: The unit's InvocationID that the verdict is about.
+  returned: always
+  type: str
+main_pid:
+  description: Its main process, 0 when there is none.
+  returned: always
+  type: int
+uptime:
+  description: Seconds since the main process started, 0 when it does not run.
+  returned: always
+  type: float
+timeline:
+  description: The phases of the start, in order; a phase may recur (draft models load after graph capture up to SGLang 0.5.13).
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    phase:
+      description: Name of the phase.
+      type: str
+    start:
+      description: Seconds since the main process started.
+      type: float
+    duration:
+      description: Seconds it took, or has taken so far.
+      type: float
+weights:
+  description: One entry per model in order of loading.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    type:
+      description: Model class, such as V(KimiK25ForConditionalGeneration).
+      type: str
+    ranks:
+      description: Ranks that logged C(Load weight end).
+      type: int
+    elapsed_s:
+      description: Seconds of the slowest rank.
+      type: float
+    quant:
+      description: Quantization, as logged.
+      type: str
+    mem_usage_gb:
+      description: GPU memory that the weights take on the fullest rank.
+      type: float
+    avail_mem_gb:
+      description: GPU memory left on the fullest rank.
+      type: float
+markers:
+  description: RV(markers.seen) of RV(markers.expected) C(Load weight end) lines.
+  returned: always
+  type: dict
+server:
+  description: What the server says of itself, when it answered.
+  returned: always
+  type: dict
+  sample: {"version": "0.5.23", "model": "kimi-k2.6", "max_total_num_tokens": 428672}
+detected_at:
+  description: When the verdict was made, seconds since the epoch on the target's clock.
+  returned: always
+  type: float
+detected_at_monotonic:
+  description: The same on the target's monotonic clock.
+  returned: always
+  type: float
+diagnosis:
+  description: Why the server is not ready; empty when it is.
+  returned: always
+  type: dict
+  contains:
+    cause:
+      description: The cause in one word, such as V(port_conflict).
+      type: str
+    summary:
+      description: The cause in a sentence.
+      type: str
+    remedy:
+      description: What to do.
+      type: str
+    evidence:
+      description: Log lines that show it.
+      type: list
+      elements: str
+    exit:
+      description: How the main process ended.
+      type: str
+log_tail:
+  description: Last lines of this invocation's journal, without secrets.
+  returned: always
+  type: list
+  elements: str
+log_incomplete:
+  description: Why the journal cannot hold the whole start, or empty.
+  returned: always
+  type: str
+draining:
+  description: Requests that the old process still has, while RV(state=stopping).
+  returned: when known
+  type: int
+finished:
+  description: Whether a verdict was reached; V(false) only between slices.
+  returned: always
+  type: bool
+resume:
+  description: For the next slice.
+  returned: when RV(finished=false)
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import OptionError, Waiter, options_from
+
+ARGUMENT_SPEC = {
+    "unit": {"type": "str", "required": True},
+    "host": {"type": "str", "default": "127.0.0.1"},
+    "port": {"type": "int", "required": True},
+    "scheme": {"type": "str", "choices": ["http", "https"], "default": "http"},
+    "validate_certs": {"type": "bool", "default": True},
+    "ca_path": {"type": "path"},
+    "api_key": {"type": "str", "no_log": True},
+    "model": {"type": "str", "default": ""},
+    "model_path": {"type": "str", "default": ""},
+    "settings": {"type": "dict", "default": {}},
+    "replaces": {"type": "str", "default": ""},
+    "markers": {"type": "str", "choices": ["auto", "require", "ignore"], "default": "auto"},
+    "expected_markers": {"type": "int"},
+    "generation_tokens": {"type": "int", "no_log": False},
+    "stable_for": {"type": "float", "default": 0},
+    "timeout": {"type": "str", "default": "1350"},
+    "stall_timeout": {"type": "float"},
+    "spin_timeout": {"type": "float"},
+    "max_restarts": {"type": "int", "default": 0},
+    "wait": {"type": "bool", "default": True},
+    "client_url": {"type": "str"},
+    "leader": {"type": "str"},
+    "slice": {"type": "float"},
+    "log_lines": {"type": "int", "default": 20},
+    "resume": {"type": "dict"},
+}
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        options = options_from(module.params, check_mode=module.check_mode)
+        with SystemHost(options.unit) as host:
+            result = Waiter(options, host).run()
+    except (OptionError, SystemdError) as error:
+        module.fail_json(msg=str(error))
+    for warning in result.pop("notices"):
+        module.warn(warning)
+    if result["finished"] and options.wait and not result["ready"]:
+        module.fail_json(**result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

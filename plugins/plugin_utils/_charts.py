@@ -1,0 +1,118 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Results of ``sglang_ready`` as text for a terminal: the start-up as a bar chart, instances as a table. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import typing as t
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+_GATE_SIGNS = {True: "✔", False: "✘", None: "·"}
+
+
+def duration(seconds: float) -> str:
+    """``41.3 s``, ``3 min 30 s``, ``5 h 2 min``, ``3 d 4 h``."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size, unit, part, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {name}"
+    return f"{whole} s"
+
+
+def bar(start: float, length: float, total: float, width: int) -> str:
+    """A bar of ``length`` that begins at ``start`` on a scale of ``total`` drawn on ``width`` signs; never invisible."""
+    if total <= 0:
+        return ""
+    left = min(int(start / total * width), width - 1)
+    eighths = max(1, round(length / total * width * 8))
+    full, rest = divmod(min(eighths, (width - left) * 8), 8)
+    return (" " * left + "█" * full + (_BLOCKS[rest] if rest else "")).rstrip()
+
+
+def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48) -> str:
+    """The verdict, each phase of the start as a bar on one time scale, the weights, the gates. Several lines of text.
+
+    ``result`` is what ``sglang_ready`` returned.
+    """
+    where = f"{result.get('unit', '')}" + (f" on {host}" if host else "")
+    timeline = [phase for phase in result.get("timeline") or () if phase["duration"] > 0 or phase["phase"] != "starting"]
+    total = max((phase["start"] + phase["duration"] for phase in timeline), default=0.0)
+    verdict = str(result.get("state", "unknown")).upper()
+    took = f", start took {duration(total)}" if total else ""
+    lines = [f"{where}: {verdict}{took}"]
+    names = max((len(phase["phase"]) for phase in timeline), default=0)
+    for phase in timeline:
+        start, length = phase["start"], phase["duration"]
+        lines.append(f"  {phase['phase']:<{names}} {start:7.1f} +{length:6.1f} s |{bar(start, length, total, width)}")
+    for model in result.get("weights") or ():
+        lines.append("  " + _weights_line(model))
+    lines += [
+        f"  {_GATE_SIGNS[gate.get('passed')]} {gate['name']}: {gate['detail']}"
+        for gate in result.get("gates") or ()
+    ]
+    diagnosis = result.get("diagnosis") or {}
+    lines += [f"  {name}: {diagnosis[name]}" for name in ("cause", "summary", "exit", "remedy") if diagnosis.get(name)]
+    lines += [f"  > {line}" for line in diagnosis.get("evidence") or ()]
+    return "\n".join(lines)
+
+
+def _weights_line(model: t.Mapping[str, t.Any]) -> str:
+    parts = [f"weights {model.get('type')}: {model.get('ranks')} ranks"]
+    if model.get("elapsed_s") is not None:
+        parts.append(f"{model['elapsed_s']:.2f} s")
+    if model.get("quant"):
+        parts.append(str(model["quant"]))
+    if model.get("mem_usage_gb") is not None:
+        parts.append(f"{model['mem_usage_gb']:.2f} GB used a rank")
+    if model.get("avail_mem_gb") is not None:
+        parts.append(f"{model['avail_mem_gb']:.2f} GB left")
+    return ", ".join(parts)
+
+
+_COLUMNS = ("HOST", "INSTANCE", "STATE", "MODEL", "PORT", "UPTIME", "PHASE OR VERDICT", "WEIGHTS", "MEMORY")
+
+
+def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
+    unit = str(result.get("unit", ""))
+    state = str(result.get("state") or "unknown")
+    weights = result.get("weights") or ()
+    diagnosis = result.get("diagnosis") or {}
+    note = str(result.get("phase") or "") if state == "loading" else str(diagnosis.get("summary") or "")
+    if state == "loading" and any(gate.get("passed") is False for gate in result.get("gates") or ()):
+        note = str(diagnosis.get("summary") or note)
+    if state == "ready":
+        note = "all gates passed"
+    if result.get("failed") and not result.get("state"):
+        note = str(result.get("msg", "failed"))
+    used = [model["mem_usage_gb"] for model in weights if model.get("mem_usage_gb") is not None]
+    left = [model["avail_mem_gb"] for model in weights if model.get("avail_mem_gb") is not None]
+    memory = f"{sum(used):.1f} GB used, {min(left):.1f} left" if used and left else ""
+    name = unit.removeprefix("sglang-").removesuffix(".service")
+    uptime = float(result.get("uptime") or 0)
+    return (
+        host,
+        name,
+        state,
+        str((result.get("server") or {}).get("model") or ""),
+        str(result.get("port") or ""),
+        duration(uptime) if uptime else "",
+        note if len(note) <= 60 else note[:57] + "...",
+        ", ".join(f"{model.get('type')} x{model.get('ranks')}" for model in weights),
+        memory,
+    )
+
+
+def status_table(results: t.Iterable[t.Mapping[str, t.Any]], host: str = "") -> str:
+    """One row per instance: state, model, port, uptime, phase or verdict, weights, memory. Several lines of text.
+
+    ``results`` are results of ``sglang_ready``; an item may bring its own ``host``.
+    """
+    rows = [_COLUMNS] + [_row(str(result.get("host") or host), result) for result in results]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+__all__ = ("bar", "duration", "startup_chart", "status_table")
