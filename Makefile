@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 LINK := .collections/ansible_collections/specdec/serving
-TOOLCHAIN := tests/support/toolchain
+TOOLCHAIN := PYTHONPATH=.collections python3 -m ansible_collections.specdec.serving.tests.support.toolchain
 export PATH := $(ROOT)/.venv/bin:$(PATH)
 
 .PHONY: help
@@ -17,7 +17,15 @@ help: ## list the targets
 
 .PHONY: venv
 venv: $(LINK) ## make the environment (.venv) from requirements/*.txt; nothing to do when unchanged
-	@python3 $(TOOLCHAIN)/environments.py .venv
+	@$(TOOLCHAIN).environments .venv
+
+.PHONY: lint
+lint: $(LINK) ## check style, types, documentation and Ansible's own rules
+	@$(TOOLCHAIN).tiers lint
+
+.PHONY: test-unit
+test-unit: $(LINK) ## run the unit tests, target-side ones on Python 3.9 as well
+	@$(TOOLCHAIN).tiers unit
 
 # Archives of the source leave the link out (.gitattributes).
 $(LINK):

@@ -26,4 +26,5 @@ attributes:
     description:
       - Systems on which it can run.
     platforms: posix
+    support: full
 """

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -117,7 +116,12 @@ def probe(path: str) -> Interpreter | str:
     """Run an interpreter and return what it is, or why it cannot be used."""
     try:
         done = subprocess.run(
-            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False
+            [path, "-I", "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as exc:
         return f"cannot be run: {exc}"
@@ -189,7 +193,7 @@ def build(*, env: Environment, root: Path, interpreter: Interpreter) -> Path:
         shutil.rmtree(venv)
     venvs.mkdir(parents=True, exist_ok=True)
     _run([interpreter.path, "-m", "venv", venv])
-    pip = [venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    pip: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     words: list[str | Path] = [*pip]
     if env.constraints:
         words += ["--constraint", root / "requirements" / env.constraints]
@@ -209,7 +213,10 @@ def build(*, env: Environment, root: Path, interpreter: Interpreter) -> Path:
     fresh.replace(link)
     # The one before is kept: a command that runs right now may still use it.
     for other in venvs.glob(f"{env.name.lstrip('.')}-*"):
-        if re.fullmatch(rf"{re.escape(env.name.lstrip('.'))}-[0-9a-f]{{12}}", other.name) and other not in (venv, before):
+        if re.fullmatch(rf"{re.escape(env.name.lstrip('.'))}-[0-9a-f]{{12}}", other.name) and other not in (
+            venv,
+            before,
+        ):
             shutil.rmtree(other)
     return venv
 
