@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     CGROUP_ROOT,
     PROC,
-    cgroup_id,
     cgroup_ids,
     cgroup_pids,
     cgroup_v2_root,
@@ -33,6 +32,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
     unit_of_cgroup,
     unit_of_pid,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._redact import MASK
 
 __all__ = [
     "Listener",
@@ -332,7 +332,6 @@ def socket_inodes(pid: int, *, proc: str = PROC) -> set[int] | None:
     return found
 
 
-_MASK = "********"
 _SECRET_NAME = r"[\w-]*(?:api[-_]?key|passw(?:or)?d|passphrase|secret|token|credential)"
 _SECRET_FLAG = re.compile(rf"^--?{_SECRET_NAME}$", re.IGNORECASE)
 _SECRET_PAIR = re.compile(rf"(?<![\w-])((?:--?)?{_SECRET_NAME}\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE)
@@ -357,17 +356,17 @@ def mask_command(words: Sequence[str]) -> str:
     hide_next = False
     for word in words:
         if hide_next:
-            shown.append(_MASK)
+            shown.append(MASK)
             hide_next = False
             continue
         flag, equals, _value = word.partition("=")
         if equals and _is_secret_flag(flag):
-            shown.append(f"{flag}={_MASK}")
+            shown.append(f"{flag}={MASK}")
             continue
         hide_next = _is_secret_flag(word)
         for pattern in (_SECRET_PAIR, _SECRET_WORDS, _BEARER):
-            word = pattern.sub(rf"\g<1>{_MASK}", word)
-        shown.append(_USERINFO.sub(rf"\g<1>{_MASK}@", word))
+            word = pattern.sub(rf"\g<1>{MASK}", word)
+        shown.append(_USERINFO.sub(rf"\g<1>{MASK}@", word))
     return " ".join(shown)
 
 

@@ -1,0 +1,527 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The journal of one invocation of a unit: commands, entries, a follower. PRIVATE to specdec.serving.
+
+Read by `journalctl --output=json`, since the bindings exist only for the distribution's own Python.
+An invocation id is unique, so the first read needs no cursor. Later reads use `--cursor`, which includes
+the entry it names, and drop that entry: `--after-cursor` loses the first line before systemd 255
+(systemd issue 30288).
+
+The service's own lines carry `_SYSTEMD_INVOCATION_ID`, PID 1's lines about it `INVOCATION_ID`, and
+journald's notice that it suppressed lines `OBJECT_SYSTEMD_INVOCATION_ID`. See journalctl(1),
+systemd.journal-fields(7) and the systemd project's JOURNAL_EXPORT_FORMATS text for the JSON form.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = [
+    "ENVIRONMENT",
+    "MESSAGE_EXITED",
+    "MESSAGE_FAILED",
+    "MESSAGE_STARTED",
+    "MESSAGE_SUPPRESSED",
+    "Entry",
+    "Follower",
+    "LineJoiner",
+    "Read",
+    "clean",
+    "command",
+    "explain",
+    "parse_entry",
+    "read_once",
+    "sync",
+    "system_journal_readable",
+]
+
+Runner = Callable[[list[str]], tuple[int, str, str]]
+
+#: For every call of journalctl. SYSTEMD_COLORS=1 in the caller's environment would colour even the JSON.
+ENVIRONMENT = {"SYSTEMD_COLORS": "0", "LC_ALL": "C.UTF-8"}
+
+# MESSAGE_ID values (systemd's sd-messages.h).
+MESSAGE_STARTED = "39f53479d3a045ac8e11786248231fbf"
+MESSAGE_EXITED = "98e322203f7a4ed290d09fe03c09fe15"
+MESSAGE_FAILED = "d9b373ed55a64feb8242e02dbe79a49c"
+MESSAGE_SUPPRESSED = "a596d6fe7bfa4994828e72309e95d61e"
+
+_FIELDS = (
+    "MESSAGE",
+    "MESSAGE_ID",
+    "PRIORITY",
+    "_PID",
+    "SYSLOG_IDENTIFIER",
+    "_SYSTEMD_INVOCATION_ID",
+    "INVOCATION_ID",
+    "EXIT_CODE",
+    "EXIT_STATUS",
+    "UNIT_RESULT",
+    "N_DROPPED",
+    "_LINE_BREAK",
+    "_STREAM_ID",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the journal.
+
+    Times in microseconds: `realtime_us` since the epoch, `monotonic_us` since boot (the clock of
+    `time.monotonic_ns() // 1000`). `message` is plain text: decoded, without colours, and of a progress
+    line only what a terminal would show last. `line_break` is journald's `_LINE_BREAK` (`line-max`, `eof`, ...).
+    `exit_code` (`exited`, `killed`, `dumped`), `exit_status` and `unit_result` stand in PID 1's entries only.
+    `own` tells a line of the service itself from one about it.
+    """
+
+    cursor: str
+    realtime_us: int
+    monotonic_us: int
+    pid: int
+    message: str
+    identifier: str
+    message_id: str
+    exit_code: str
+    exit_status: int | None
+    unit_result: str
+    n_dropped: int
+    line_break: str
+    own: bool
+    stream: str = ""
+
+    @property
+    def suppressed(self) -> bool:
+        """Whether this is journald's notice that it dropped lines: the journal is incomplete."""
+        return self.message_id == MESSAGE_SUPPRESSED
+
+
+# --- commands -----------------------------------------------------------------------------------------------------------
+
+
+def command(
+    *,
+    invocation_id: str,
+    cursor: str | None = None,
+    namespace: str | None = None,
+    follow: bool = False,
+    lines: int | None = None,
+    program: Sequence[str] = ("journalctl",),
+) -> list[str]:
+    """The journalctl command line for one invocation of a unit.
+
+    `namespace` is the unit's `LogNamespace`: its own lines are only there, PID 1's only in the default one, so
+    both are read. `lines` limits the read to the newest ones; without it everything is read.
+    """
+    if not re.fullmatch(r"[0-9a-f]{32}", invocation_id):
+        raise ValueError(f"invocation id {invocation_id!r} is not 32 hexadecimal digits, as systemd's InvocationID is")
+    words = [*program, "--quiet", "--no-pager", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}"]
+    if follow:
+        # --follow alone shows the last ten lines only, with a cursor too.
+        words += ["--follow", "--lines=all" if lines is None else f"--lines={lines}"]
+    elif lines is not None:
+        words.append(f"--lines={lines}")
+    if namespace:
+        words.append(f"--namespace=+{namespace}")
+    if cursor:
+        words.append(f"--cursor={cursor}")
+    words += [f"_SYSTEMD_INVOCATION_ID={invocation_id}", "+", f"INVOCATION_ID={invocation_id}"]
+    # journald's own notice about lines it dropped.
+    return [*words, "+", f"OBJECT_SYSTEMD_INVOCATION_ID={invocation_id}"]
+
+
+def sync(*, namespace: str | None = None, program: Sequence[str] = ("journalctl",)) -> list[str]:
+    """The command that waits until journald has written what it received (needs root), for the last read after a crash."""
+    return [*program, "--quiet", *([f"--namespace={namespace}"] if namespace else []), "--sync"]
+
+
+def explain(returncode: int, stderr: str) -> str:
+    """What went wrong with journalctl, "" if nothing did. No permission is told apart from no lines."""
+    text = " ".join(stderr.split())
+    if "insufficient permissions" in text or "Permission denied" in text:
+        return f"no permission to read the journal (root or membership of the group systemd-journal is needed): {text}"
+    if "Failed to seek to cursor" in text or "Failed to parse cursor" in text:
+        return f"the journal does not know the cursor it was asked to go on from: {text}"
+    if returncode != 0:
+        return f"journalctl ended with {returncode}: {text or 'no message'}"
+    return ""
+
+
+def system_journal_readable(*, roots: Iterable[str] = ("/var/log/journal", "/run/log/journal")) -> bool | None:
+    """Whether we may read the system's journal files; None if there are none.
+
+    A user who may read only some files gets a part of the lines with code 0 and, with --quiet, no hint: this tells.
+    """
+    seen = False
+    for root in roots:
+        try:
+            machines = os.listdir(root)
+        except PermissionError:
+            return False
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for machine in machines:
+            path = os.path.join(root, machine, "system.journal")
+            if os.path.exists(path):
+                seen = True
+                if not os.access(path, os.R_OK):
+                    return False
+    return True if seen else None
+
+
+# --- entries ------------------------------------------------------------------------------------------------------------
+
+# CSI (colours, cursor), OSC (titles, links), and the remaining two-character escapes: ECMA-48.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_DIRTY = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def clean(text: str) -> str:
+    """Text as a terminal would leave it: no escape sequences, and of each line only what follows its last carriage return."""
+    if not _DIRTY.search(text):
+        return text
+    text = _ESCAPES.sub("", text)
+    if "\r" in text:
+        shown = []
+        for line in text.split("\n"):
+            # A trailing return moves the cursor only; blank segments overwrite nothing.
+            parts = [part for part in line.split("\r") if part.strip()]
+            shown.append(parts[-1] if parts else "")
+        text = "\n".join(shown)
+    return _CONTROLS.sub("", text)
+
+
+def _decode(value: Any) -> str:
+    """A field in any of journalctl's shapes: text, null (too long), a list of bytes, a list of values."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        if all(type(item) is int and 0 <= item <= 255 for item in value):
+            return bytes(value).decode("utf-8", "replace")
+        return "\n".join(_decode(item) for item in value)
+    return ""
+
+
+def _number(value: Any) -> int:
+    text = value if isinstance(value, str) else _decode(value)
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def parse_entry(line: str | bytes, *, invocation_id: str | None = None) -> Entry | None:
+    """One line of `--output=json`, or None if it is no entry.
+
+    With `invocation_id` only lines of that very invocation count as `own`.
+    """
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        return None
+    if not isinstance(data, dict):
+        return None
+    get = data.get
+    message = get("MESSAGE")
+    invocation = get("_SYSTEMD_INVOCATION_ID")
+    message_id = get("MESSAGE_ID")
+    status = get("EXIT_STATUS")
+    dropped = get("N_DROPPED")
+    return Entry(
+        cursor=_decode(get("__CURSOR")),
+        realtime_us=_number(get("__REALTIME_TIMESTAMP")),
+        monotonic_us=_number(get("__MONOTONIC_TIMESTAMP")),
+        pid=_number(get("_PID")),
+        message=clean(message if isinstance(message, str) else _decode(message)),
+        identifier=_decode(get("SYSLOG_IDENTIFIER")),
+        message_id=_decode(message_id),
+        exit_code=_decode(get("EXIT_CODE")),
+        exit_status=None if status is None else _number(status),
+        unit_result=_decode(get("UNIT_RESULT")),
+        n_dropped=0 if dropped is None else _number(dropped),
+        line_break=_decode(get("_LINE_BREAK")),
+        own=(
+            # journald's notices carry journald's own invocation, PID 1's lines none.
+            invocation is not None and message_id != MESSAGE_SUPPRESSED
+            if invocation_id is None
+            else invocation == invocation_id
+        ),
+        stream=_decode(get("_STREAM_ID")),
+    )
+
+
+class LineJoiner:
+    """Joins the parts of a line that journald cut at its `LineMax` (48 KiB): `_LINE_BREAK=line-max` on all but the last.
+
+    Parts of one stream follow each other, lines of other streams may stand between. A joined line has the cursor
+    and the time of its last part and is cut at `limit` characters.
+    """
+
+    def __init__(self, *, limit: int = 1024 * 1024) -> None:
+        self._limit = limit
+        self._begun: dict[str, str] = {}
+
+    def feed(self, entry: Entry) -> Entry | None:
+        """The entry, whole; or None while parts of its line are still to come."""
+        key = entry.stream or str(entry.pid)
+        begun = self._begun.pop(key, None)
+        if entry.line_break == "line-max":
+            self._begun[key] = ((begun or "") + entry.message)[: self._limit]
+            return None
+        if begun is None:
+            return entry
+        return replace(entry, message=(begun + entry.message)[: self._limit])
+
+
+# --- one read -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one read gave: `entries`, the `cursor` to go on from, the number of `malformed` lines, and `error` ("" = none)."""
+
+    entries: tuple[Entry, ...]
+    cursor: str | None
+    malformed: int
+    error: str
+
+
+def read_once(
+    runner: Runner,
+    *,
+    invocation_id: str,
+    cursor: str | None = None,
+    namespace: str | None = None,
+    lines: int | None = None,
+) -> Read:
+    """Read what the journal has now, by `runner` (which sets `ENVIRONMENT`). All of it is held in memory: see `lines`."""
+    code, out, err = runner(command(invocation_id=invocation_id, cursor=cursor, namespace=namespace, lines=lines))
+    entries: list[Entry] = []
+    malformed = 0
+    last = cursor
+    joiner = LineJoiner()
+    for line in out.split("\n"):
+        if not line.strip():
+            continue
+        entry = parse_entry(line, invocation_id=invocation_id)
+        if entry is None:
+            malformed += 1
+            continue
+        if cursor is not None and entry.cursor == cursor:
+            continue
+        last = entry.cursor or last
+        whole = joiner.feed(entry)
+        if whole is not None:
+            entries.append(whole)
+    return Read(entries=tuple(entries), cursor=last, malformed=malformed, error=explain(code, err))
+
+
+# --- following ----------------------------------------------------------------------------------------------------------
+
+# Run between us and journalctl. A preexec_fn would run Python between fork and exec, where a lock held by another
+# thread is held for ever, and is refused in subinterpreters. A second exec has neither fault, and the setting
+# survives it (prctl(2): cleared only for programs that gain privileges). The check of the parent closes the gap
+# before prctl.
+_GUARD = """\
+import os, sys
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, ctypes.c_ulong(15), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+except (ImportError, OSError, AttributeError):
+    pass
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(143)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.stderr.write("%s: %s" % (sys.argv[2], error.strerror))
+    sys.exit(127)
+"""
+
+
+class Follower:
+    """Follows the journal of one invocation without ever blocking.
+
+    `fileno()` is for select or poll; `read()` gives what is there, at most `chunk` bytes of JSON a call. What is
+    not read stays in the pipe, so that a chatty server slows journalctl down instead of filling our memory.
+
+    journalctl dies with us, even by SIGKILL: by PR_SET_PDEATHSIG, which is bound to the *thread* that starts it, so
+    make a Follower in the main thread; and where ctypes is missing, journalctl itself ends when its output is
+    closed. With `follow=False` the same bounded reading serves a single pass: `ended` tells its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        invocation_id: str,
+        cursor: str | None = None,
+        namespace: str | None = None,
+        follow: bool = True,
+        lines: int | None = None,
+        chunk: int = 256 * 1024,
+        longest_line: int = 4 * 1024 * 1024,
+        program: Sequence[str] = ("journalctl",),
+    ) -> None:
+        words = command(
+            invocation_id=invocation_id, cursor=cursor, namespace=namespace, follow=follow, lines=lines, program=program
+        )
+        self.cursor = cursor
+        self.malformed = 0
+        self.drained = False
+        self.ended = False
+        self.returncode: int | None = None
+        self._invocation_id = invocation_id
+        self._resumed_at = cursor
+        self._chunk = chunk
+        self._longest_line = longest_line
+        self._rest = b""
+        self._skipping = False
+        self._stderr = b""
+        self._joiner = LineJoiner()
+        guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *words] if sys.executable else words
+        self._process = subprocess.Popen(
+            guarded,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, **ENVIRONMENT},
+        )
+        if self._process.stdout is None or self._process.stderr is None:
+            raise OSError(errno.EPIPE, "journalctl was started without pipes")
+        self._stdout_fd = self._process.stdout.fileno()
+        self._stderr_fd = self._process.stderr.fileno()
+        os.set_blocking(self._stdout_fd, False)
+        os.set_blocking(self._stderr_fd, False)
+
+    @property
+    def pid(self) -> int:
+        """The pid of journalctl."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """The descriptor that is readable when `read` has something to give (or the end was reached)."""
+        return self._stdout_fd
+
+    @property
+    def error(self) -> str:
+        """Why nothing (more) comes: no permission, an unknown cursor, journalctl missing or failed. "" = nothing wrong."""
+        self._read_stderr()
+        text = self._stderr.decode("utf-8", "replace")
+        if self.returncode is None:
+            # Still running: only what is certain already.
+            return explain(0, text)
+        return explain(self.returncode, text)
+
+    def read(self) -> list[Entry]:
+        """The entries that have arrived. [] at once when there is none.
+
+        Afterwards `drained` tells whether the pipe was emptied, `ended` whether journalctl has closed it, and
+        `cursor` where a later Follower goes on. (Empty is not complete: right after the start journalctl may still
+        be searching. For certainty, `read_once` from `cursor`.)
+        """
+        if self.ended:
+            return []
+        data = bytearray()
+        self.drained = False
+        while len(data) < self._chunk:
+            try:
+                part = os.read(self._stdout_fd, self._chunk - len(data))
+            except BlockingIOError:
+                self.drained = True
+                break
+            if not part:
+                self.drained = True
+                self._finish()
+                break
+            data += part
+        self._read_stderr()
+        return self._take(bytes(data))
+
+    def _take(self, data: bytes) -> list[Entry]:
+        data = self._rest + data
+        complete, newline, self._rest = data.rpartition(b"\n")
+        entries: list[Entry] = []
+        if newline:
+            raw_lines = complete.split(b"\n")
+            if self._skipping:  # the end of a line that was too long
+                raw_lines = raw_lines[1:]
+                self._skipping = False
+            for raw in raw_lines:
+                if raw:
+                    self._add(raw, entries)
+        if self._skipping:
+            self._rest = b""
+        elif len(self._rest) > self._longest_line:
+            self._rest = b""
+            self._skipping = True
+            self.malformed += 1
+        if self.ended and self._rest:
+            self._add(self._rest, entries)
+            self._rest = b""
+        return entries
+
+    def _add(self, raw: bytes, entries: list[Entry]) -> None:
+        entry = parse_entry(raw, invocation_id=self._invocation_id)
+        if entry is None:
+            self.malformed += 1
+            return
+        if self._resumed_at is not None and entry.cursor == self._resumed_at:
+            return
+        if entry.cursor:
+            self.cursor = entry.cursor
+        whole = self._joiner.feed(entry)
+        if whole is not None:
+            entries.append(whole)
+
+    def _read_stderr(self) -> None:
+        while self._stderr_fd >= 0:
+            try:
+                part = os.read(self._stderr_fd, 4096)
+            except BlockingIOError:
+                return
+            if not part:
+                return
+            self._stderr = (self._stderr + part)[-4096:]
+
+    def _finish(self) -> None:
+        self.ended = True
+        # Its output is closed, so it is about to end; the bound only guards against a stopped one.
+        try:
+            self.returncode = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.returncode = self._process.wait()
+
+    def close(self) -> None:
+        """End journalctl and give everything back. Safe to call twice."""
+        if self._stderr_fd < 0:
+            return
+        self._read_stderr()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self.ended = True
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        self._stderr_fd = -1
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self.close()
