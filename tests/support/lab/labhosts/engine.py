@@ -1,0 +1,168 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Podman, called the way this machine needs it, and the process that holds our private view of the cgroups.
+
+On a machine with hybrid cgroups every podman command must run in one mount namespace that has a plain cgroup v2 tree:
+the network namespaces of the containers are mounted in it. A process of its own holds that namespace between commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Iterable, Optional, Sequence
+
+from labhosts.machine import Plan
+from labhosts.processes import CommandFailed, LabError, ProcessMark, mark_process, run
+from labhosts.remains import delete_rules
+from labhosts.tools import SEARCH_PATH
+
+__all__ = ["Engine", "Holder"]
+
+_SET_UP = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo ready && exec sleep infinity"
+_TAKE_OVER = "echo ready && exec sleep infinity"
+
+
+class Holder:
+    """The process that keeps the private mount namespace; found again by its mark in *record*."""
+
+    def __init__(self, record: Path) -> None:
+        self._record = record
+
+    def mark(self) -> Optional[ProcessMark]:
+        """The living holder, or None."""
+        try:
+            mark = ProcessMark.from_json(json.loads(self._record.read_text()))
+        except FileNotFoundError:
+            return None
+        return mark if mark.alive() else None
+
+    def ensure(self, residents: Iterable[ProcessMark] = ()) -> ProcessMark:
+        """The living holder, or a new one.
+
+        Where the old holder died but a process of *residents* still lives in its namespace, the new one moves in there;
+        so hosts that are still up stay reachable for podman.
+        """
+        mark = self.mark()
+        if mark is not None:
+            return mark
+        resident = next((one for one in residents if one.alive()), None)
+        if resident is None:
+            argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SET_UP]
+        else:
+            argv = ["nsenter", "--mount", "--target", str(resident.pid), "sh", "-c", _TAKE_OVER]
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True, text=True
+        )
+        # stdout and stderr go nowhere afterwards: sleep writes nothing.
+        if process.stdout is None or process.stderr is None:
+            raise LabError("no pipe to the new mount namespace's process")
+        if process.stdout.readline().strip() != "ready":
+            raise LabError(f"could not make a mount namespace with cgroup v2: {process.stderr.read().strip()}")
+        mark = mark_process(process.pid)
+        self._record.write_text(json.dumps(vars(mark)))
+        process.stdout.close()
+        process.stderr.close()
+        process.returncode = 0  # it outlives us on purpose; do not let Popen warn about that
+        return mark
+
+    def end(self) -> None:
+        """End the holder, and with it the namespace."""
+        mark = self.mark()
+        if mark is not None:
+            os.kill(mark.pid, 9)
+        self._record.unlink(missing_ok=True)
+
+
+class Engine:
+    """Podman commands on this machine."""
+
+    def __init__(self, plan: Plan, holder: Holder) -> None:
+        self._plan = plan
+        self._holder = holder
+        self.residents: list[ProcessMark] = []
+
+    def end(self) -> None:
+        """End the holder; only when no container is left."""
+        self._holder.end()
+
+    @property
+    def run_options(self) -> tuple[str, ...]:
+        """Options that ``podman run`` needs on this machine."""
+        return self._plan.run_options
+
+    def argv(self, *words: str) -> list[str]:
+        """The command line for ``podman WORDS``; makes the holder first where one is needed."""
+        prefix: list[str] = []
+        if self._plan.own_namespace:
+            prefix = ["nsenter", "--mount", "--target", str(self._holder.ensure(self.residents).pid)]
+        runtime = ["--runtime", self._plan.runtime] if self._plan.runtime else []
+        return [*prefix, "podman", *runtime, *words]
+
+    def call(self, *words: str, input: Optional[str] = None, check: bool = True, timeout: Optional[float] = None) -> subprocess.CompletedProcess[str]:
+        """Run ``podman WORDS`` and capture its output."""
+        return run(self.argv(*words), input=input, check=check, timeout=timeout, env=dict(os.environ, PATH=SEARCH_PATH))
+
+    def inspect(self, container: str) -> Optional[dict[str, Any]]:
+        """What podman knows of a container, or None when there is no such container."""
+        if self.call("container", "exists", container, check=False).returncode != 0:
+            return None
+        found: list[dict[str, Any]] = json.loads(self.call("container", "inspect", container).stdout)
+        return found[0]
+
+    def containers(self, label: str) -> list[str]:
+        """Names of all containers with this label, running or not."""
+        return self.call("ps", "--all", "--filter", f"label={label}", "--format", "{{.Names}}").stdout.split()
+
+    def remove(self, container: str, *, netns: str = "") -> None:
+        """Remove one container and what it left in the firewall; *netns* is its network namespace file where known.
+
+        podman itself cannot take the port forwarding back when the container's processes were killed together with the
+        mount namespace that its network namespace was mounted in.
+        """
+        known = self.inspect(container)
+        if known is None:
+            return
+        # The first try can lose against podman's own late discovery that the container has ended.
+        failure: Optional[CommandFailed] = None
+        for _attempt in range(3):
+            try:
+                self.call("rm", "--force", "--time", "0", "--volumes", container)
+                failure = None
+                break
+            except CommandFailed as error:
+                failure = error
+                time.sleep(0.2)
+        if failure is not None:
+            raise failure
+        if self._plan.own_namespace:
+            self._remove_remains(known, netns)
+
+    def _remove_remains(self, known: dict[str, Any], netns: str) -> None:
+        env = dict(os.environ, PATH=SEARCH_PATH)
+        saved = run(["iptables-save", "-t", "nat"], env=env).stdout
+        bindings = known["HostConfig"]["PortBindings"] or {}
+        for binding in (one for group in bindings.values() for one in group or ()):
+            for words in delete_rules(saved, container_id=known["Id"], port=int(binding["HostPort"])):
+                run(["iptables", "--wait", "-t", "nat", *words], env=env)
+        path = Path(netns)
+        # Only a namespace that is no longer mounted there leaves a plain, empty file.
+        if netns.startswith("/run/netns/netns-") and path.is_file() and path.stat().st_size == 0:
+            try:
+                path.unlink()
+            except OSError:  # still mounted somewhere: then it is in use, and not ours to remove
+                pass
+
+    def ensure_network(self, name: str, label: str) -> None:
+        """Make the lab's own network if it is not there."""
+        if self.call("network", "exists", name, check=False).returncode != 0:
+            self.call("network", "create", "--disable-dns", "--label", label, name)
+
+    def remove_network(self, name: str) -> None:
+        """Remove the lab's own network if it is there."""
+        if self.call("network", "exists", name, check=False).returncode == 0:
+            self.call("network", "rm", name)
