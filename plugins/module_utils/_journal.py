@@ -180,7 +180,9 @@ def system_journal_readable(*, roots: Iterable[str] = ("/var/log/journal", "/run
 # --- entries ------------------------------------------------------------------------------------------------------------
 
 # CSI (colours, cursor), OSC (titles, links), and the remaining two-character escapes: ECMA-48.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _DIRTY = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 __all__ = [
     "ExitWatch",
     "Process",
+    "all_pids",
     "boot_id",
     "cgroup_folders",
     "cgroup_id",
@@ -28,7 +29,6 @@ __all__ = [
     "cgroup_pids",
     "cgroup_v2_root",
     "environ_of",
-    "pids",
     "process_alive",
     "read_process",
     "role_of",
@@ -117,12 +117,14 @@ def process_alive(pid: int, start_ticks: int, *, proc: str = PROC) -> bool:
     return process is not None and process.start_ticks == start_ticks and process.state not in ("Z", "X", "x")
 
 
-def pids(*, proc: str = PROC) -> list[int]:
+def all_pids(*, proc: str = PROC) -> list[int]:
     """All pids that /proc shows, ascending."""
     return sorted(int(name) for name in os.listdir(proc) if name.isdigit())
 
 
-def environ_of(pid: int, names: Iterable[str] = ("INVOCATION_ID", "JOURNAL_STREAM"), *, proc: str = PROC) -> dict[str, str]:
+def environ_of(
+    pid: int, names: Iterable[str] = ("INVOCATION_ID", "JOURNAL_STREAM"), *, proc: str = PROC
+) -> dict[str, str]:
     """The asked variables of a process' *initial* environment, those that are set.
 
     Only the names asked for are ever decoded: the rest of an environment may hold secrets.
@@ -227,7 +229,7 @@ def unit_of_cgroup(path: str) -> str | None:
     """
     parts = [part for part in path.replace(" (deleted)", "").split("/") if part not in ("", "..")]
     # systemd puts "_" before names that would clash with the kernel's own files (cg_escape).
-    names = [part[1:] if part.startswith("_") else part for part in parts]
+    names = [part.removeprefix("_") for part in parts]
 
     def first_unit(start: int) -> int | None:
         for index in range(start, len(names)):
@@ -292,9 +294,15 @@ def role_of(process: Process) -> str:
     if any(_COMPILER.search(program) for program in programs):
         return "compiler"
     words = process.cmdline
-    if any(first == "-m" and second in ("sglang.launch_server", "sglang.cli.main") for first, second in zip(words, words[1:])):
+    if any(
+        first == "-m" and second in ("sglang.launch_server", "sglang.cli.main")
+        for first, second in zip(words, words[1:])
+    ):
         return "main"
-    if any(os.path.basename(word) == "sglang" and words[index + 1 : index + 2] == ("serve",) for index, word in enumerate(words[:3])):
+    if any(
+        os.path.basename(word) == "sglang" and words[index + 1 : index + 2] == ("serve",)
+        for index, word in enumerate(words[:3])
+    ):
         return "main"
     return "other"
 

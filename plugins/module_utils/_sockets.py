@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     CGROUP_ROOT,
     PROC,
+    all_pids,
     cgroup_ids,
     cgroup_pids,
     cgroup_v2_root,
-    pids as all_pids,
     read_process,
     unit_of_cgroup,
     unit_of_pid,
@@ -123,7 +123,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _parse_message(body: bytes) -> Listener | None:
     if len(body) < _MESSAGE_LENGTH:
-        raise OSError(errno.EBADMSG, f"sock_diag: message of {len(body)} bytes is shorter than inet_diag_msg ({_MESSAGE_LENGTH})")
+        raise OSError(
+            errno.EBADMSG, f"sock_diag: message of {len(body)} bytes is shorter than inet_diag_msg ({_MESSAGE_LENGTH})"
+        )
     family, state = body[0], body[1]
     if state != _TCP_LISTEN or family not in (socket.AF_INET, socket.AF_INET6):
         return None
@@ -253,7 +255,9 @@ def parse_proc_net(text: str, port: int, *, family: int) -> list[Listener]:
             if int(digits, 16) != port:
                 continue
             # Each group of eight digits is a 32-bit word of the address, printed in the machine's byte order.
-            raw = b"".join(struct.pack("=I", int(address[index : index + 8], 16)) for index in range(0, len(address), 8))
+            raw = b"".join(
+                struct.pack("=I", int(address[index : index + 8], 16)) for index in range(0, len(address), 8)
+            )
             uid, inode = int(fields[7]), int(fields[9])
         except ValueError:
             continue
@@ -416,7 +420,9 @@ def find_owners(sockets: Sequence[Listener], *, proc: str = PROC, cgroup_root: s
         owners.append(
             Owner(
                 listener=listener,
-                pids=tuple([process.pid for process in tops] + [process.pid for process in processes if process not in tops]),
+                pids=tuple(
+                    [process.pid for process in tops] + [process.pid for process in processes if process not in tops]
+                ),
                 unit=unit,
                 comm=tops[0].comm if tops else "",
                 cmdline_head=_head(tops[0].cmdline) if tops else "",
