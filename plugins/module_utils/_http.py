@@ -50,7 +50,7 @@ class Response:
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
-    """Where a server listens. ``host`` is an address or name without brackets."""
+    """Where a server listens. ``host`` is an address or name without brackets, ``address`` what to connect to ('' = host)."""
 
     host: str
     port: int
@@ -58,6 +58,7 @@ class Endpoint:
     api_key: t.Optional[str] = dataclasses.field(default=None, repr=False)
     validate_certs: bool = True
     ca_path: t.Optional[str] = None
+    address: str = ""
 
     @property
     def url(self) -> str:
@@ -145,7 +146,7 @@ def request(
     data = "\r\n".join([*head, "", ""]).encode("utf-8") + body
     sock: t.Optional[socket.socket] = None
     try:
-        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout)
+        sock = socket.create_connection((endpoint.address or endpoint.host, endpoint.port), timeout=timeout)
         if endpoint.scheme == "https":
             sock = _tls(endpoint).wrap_socket(sock, server_hostname=endpoint.host)
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -156,6 +157,9 @@ def request(
         content = response.read(max_body + 1)
         if len(content) > max_body:
             raise HttpError(f"the answer has more than {max_body} bytes")
+        if response.length:
+            # read() with a limit does not raise IncompleteRead.
+            raise HttpError(f"the answer ended {response.length} bytes too early")
         return Response(
             status=response.status,
             body=content,

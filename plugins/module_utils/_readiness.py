@@ -97,8 +97,8 @@ def judge_unit(
             "crash_loop",
         )
     if unit.active_state == "failed":
-        if replaces and unit.invocation_id == replaces and unit.job:
-            return UnitJudgement(LOADING, False, "the restart is queued; the old start had failed")
+        if unit.job:
+            return UnitJudgement(LOADING, False, "the last start failed; a job of systemd is queued")
         return UnitJudgement(CRASHED, True, f"systemd result {unit.result}" + (f": {ended}" if ended else ""), _exit_cause(unit))
     if unit.active_state == "deactivating":
         if unit.result != "success" and not stop_requested:
@@ -106,7 +106,7 @@ def judge_unit(
         return UnitJudgement(STOPPING, False, f"the unit is stopping ({unit.sub_state})")
     if unit.active_state == "inactive":
         if unit.job:
-            return UnitJudgement(LOADING, False, "a start job is queued")
+            return UnitJudgement(LOADING, False, "a job of systemd is queued")
         if unit.main_exited and not stop_requested and unit.invocation_id and unit.invocation_id != replaces:
             return UnitJudgement(CRASHED, True, f"the main process {ended} by itself", "exited")
         return UnitJudgement(STOPPED, True, "the unit is not running", "stopped")
@@ -144,16 +144,16 @@ def gate_unit(unit: UnitState, judged: UnitJudgement, *, replaces: str, alive: t
 def gate_port_owner(*, port: int, listening: bool, owned: t.Optional[bool], owners: t.Sequence[str], source: str) -> Gate:
     """Gate 2: every listener that could answer on the port belongs to the unit's cgroup.
 
-    ``owned``: True, False, or None where the kernel does not say; ``owners`` describes the listeners.
+    ``owned``: True, False, or None where the kernel does not say; ``owners`` says of each listener who holds it.
     """
     if not listening:
         return Gate("port_owner", None, f"nothing listens on port {port} yet")
-    names = "; ".join(owners)
+    held = "; ".join(owners) or f"port {port} is open"
     if owned is None:
-        return Gate("port_owner", None, f"port {port} is open, but its owner cannot be told ({source}): {names}")
+        return Gate("port_owner", None, f"{held}; whether that is this unit cannot be told ({source})")
     if not owned:
-        return Gate("port_owner", False, f"port {port} is held by {names}, not by this unit", "port_owned_by_other")
-    return Gate("port_owner", True, f"port {port} is held by {names} ({source})")
+        return Gate("port_owner", False, f"{held}, and not by this unit", "port_owned_by_other")
+    return Gate("port_owner", True, f"{held} ({source})")
 
 
 def gate_markers(*, mode: str, seen: int, expected: int, incomplete: str, by_model: t.Mapping[str, int]) -> Gate:
@@ -214,6 +214,12 @@ class Difference:
     held: bool
 
 
+def _algorithm(value: t.Any) -> str:
+    # SGLang upper-cases the name and runs NEXTN as EAGLE (0.5.23 arg_groups/speculative_hook.py).
+    name = str(value or "").upper()
+    return "EAGLE" if name == "NEXTN" else name
+
+
 def _number(value: t.Any) -> t.Optional[float]:
     if isinstance(value, bool) or value is None:
         return None
@@ -237,10 +243,11 @@ def _truth(value: t.Any) -> t.Optional[bool]:
 
 def same_value(asked: t.Any, running: t.Any) -> bool:
     """Compare two argument values as SGLang's parser reads them: ``2k`` is 2000 (1000 for small, 1024 for capital)."""
+    if isinstance(asked, bool) or isinstance(running, bool):
+        # Before ==, for which True is 1.
+        return _truth(asked) == _truth(running) and _truth(asked) is not None
     if asked == running:
         return True
-    if isinstance(asked, bool) or isinstance(running, bool):
-        return _truth(asked) == _truth(running) and _truth(asked) is not None
     if isinstance(asked, (list, tuple)) or isinstance(running, (list, tuple)):
         left = list(asked) if isinstance(asked, (list, tuple)) else [asked]
         right = list(running) if isinstance(running, (list, tuple)) else [running]
@@ -296,6 +303,8 @@ def compare_settings(asked: t.Mapping[str, t.Any], info: t.Mapping[str, t.Any]) 
             unreported.append(name)
             continue
         if same_value(wanted, running):
+            continue
+        if name == "speculative_algorithm" and _algorithm(wanted) == _algorithm(running):
             continue
         if wanted is False and running is None:
             continue

@@ -368,7 +368,8 @@ class Waiter:
             replaces=self._options.replaces,
             restarts_before=self._restarts_before,
             max_restarts=self._options.max_restarts,
-            stop_requested=self._stop_requested,
+            # What cannot be read is no sign of a crash.
+            stop_requested=self._stop_requested or bool(self._journal_error) or not self._unit.logs_to_journal,
         )
 
     def _watch(self, identity: tuple[str, int]) -> None:
@@ -504,10 +505,8 @@ class Waiter:
         return expected_markers(source)
 
     def _conflict_text(self) -> str:
-        owners = "; ".join(self._port.owners)
-        address = self._log.bind_failed
-        held = f"held by {owners}" if owners else "held by a process that has gone since"
-        return f"the server could not bind {address}: port {self._options.endpoint.port} is {held}"
+        held = "; ".join(self._port.owners) or "the process that held it has gone since"
+        return f"the server could not bind {self._log.bind_failed}: {held}"
 
     def _crashed(self, judged: UnitJudgement) -> _Finding:
         self._feed(self._host.last_entries())

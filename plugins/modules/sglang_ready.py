@@ -326,7 +326,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
-from ansible_collections.specdec.serving.plugins.module_utils._waiter import OptionError, Waiter, options_from
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import HangUp, OptionError, Waiter, options_from
 
 ARGUMENT_SPEC = {
     "unit": {"type": "str", "required": True},
@@ -361,9 +361,9 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         options = options_from(module.params, check_mode=module.check_mode)
-        with SystemHost(options.unit) as host:
+        with SystemHost(options.unit, options.endpoint) as host:
             result = Waiter(options, host).run()
-    except (OptionError, SystemdError) as error:
+    except (HangUp, OptionError, SystemdError) as error:
         module.fail_json(msg=str(error))
     for warning in result.pop("notices"):
         module.warn(warning)

@@ -1,0 +1,251 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The machine that the wait observes: systemctl, journalctl, /proc, sockets, HTTP. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import socket
+import subprocess
+import time
+import typing as t
+
+from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
+from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, Response, request
+from ansible_collections.specdec.serving.plugins.module_utils._processes import (
+    ExitWatch,
+    boot_id,
+    cgroup_pids,
+    read_process,
+    role_of,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import ENGINE_ROLES, EngineProcess
+from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
+    Listener,
+    covers,
+    describe_owner,
+    find_owners,
+    listeners,
+    owned_by_cgroup,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import FIRED_UP
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState, show
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import HangUp, Host, PortView
+
+# Lines arrive in bursts: a moment later they can be taken together.
+_GATHER_S = 0.005
+# The history of a start is read in one go; one that takes longer than this is not waited for.
+_HISTORY_S = 30.0
+_COMMAND_TIMEOUT_S = 30.0
+
+
+def run_command(argv: t.Sequence[str]) -> tuple[int, str, str]:
+    """Run a command with a plain locale and without colours; gives (exit code, stdout, stderr)."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            env={**os.environ, **journal.ENVIRONMENT},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 127, "", str(error)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def resolve(host: str, port: int) -> str:
+    """The first address of a name; an address is given back. Raises SystemdError when the name is unknown here."""
+    try:
+        return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise SystemdError(f"host {host!r} has no address on this machine: {error}") from error
+
+
+class SystemHost(Host):
+    """The real one. Use it as a context manager: it holds a pidfd and, while following, a journalctl."""
+
+    def __init__(self, unit: str, endpoint: Endpoint) -> None:
+        self._unit_name = unit
+        self._endpoint = dataclasses.replace(endpoint, address=resolve(endpoint.host, endpoint.port))
+        self._exit: t.Optional[ExitWatch] = None
+        self._follower: t.Optional[journal.Follower] = None
+        self._invocation_id = ""
+        self._namespace = ""
+        self._cursor: t.Optional[str] = None
+        self._described: tuple[frozenset[Listener], tuple[str, ...]] = (frozenset(), ())
+
+    def __enter__(self) -> SystemHost:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self._end_following()
+        if self._exit is not None:
+            self._exit.close()
+            self._exit = None
+
+    def _end_following(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def realtime(self) -> float:
+        return time.time()
+
+    def boot_id(self) -> str:
+        return boot_id()
+
+    def show(self) -> UnitState:
+        return show(run_command, self._unit_name)
+
+    def watch(self, unit: UnitState) -> None:
+        if self._exit is not None:
+            self._exit.close()
+            self._exit = None
+        if unit.main_pid:
+            process = read_process(unit.main_pid)
+            # Start ticks of -1 fit no process: one that is gone already counts as ended.
+            self._exit = ExitWatch(unit.main_pid, process.start_ticks if process is not None else -1)
+        if unit.invocation_id != self._invocation_id:
+            self._end_following()
+            self._invocation_id = unit.invocation_id
+            self._namespace = unit.log_namespace
+            self._cursor = None
+
+    def main_alive(self) -> t.Optional[bool]:
+        return None if self._exit is None else not self._exit.exited()
+
+    def main_arguments(self) -> t.Mapping[str, t.Any]:
+        process = read_process(self._exit.pid) if self._exit is not None else None
+        return arguments_of(process.cmdline) if process is not None else {}
+
+    def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
+        found = []
+        for pid in cgroup_pids(unit.control_group) if unit.control_group else ():
+            process = read_process(pid)
+            if process is None or process.state in ("Z", "X"):
+                continue
+            role = "main" if pid == unit.main_pid else role_of(process)
+            if role in ENGINE_ROLES:
+                found.append(EngineProcess(role=role, pid=pid, start_ticks=process.start_ticks))
+        return frozenset(found)
+
+    def port(self, unit: UnitState) -> PortView:
+        address = self._endpoint.address
+        try:
+            found, fallback = listeners(self._endpoint.port)
+        except OSError as error:
+            return PortView(listening=True, owned=None, source=f"neither sock_diag nor /proc/net can be read: {error}")
+        relevant = [listener for listener in found if covers(listener, address)]
+        if not relevant:
+            return PortView()
+        owned = owned_by_cgroup(relevant, unit.control_group) if unit.control_group else None
+        key = frozenset(relevant)
+        if self._described[0] != key:
+            # Searching all of /proc for an inode is slow, so only when the listeners changed.
+            self._described = (key, tuple(describe_owner(owner) for owner in find_owners(relevant)))
+        return PortView(listening=True, owned=owned, owners=self._described[1], source=fallback or "sock_diag")
+
+    def history(self) -> tuple[list[journal.Entry], str]:
+        entries: list[journal.Entry] = []
+        deadline = time.monotonic() + _HISTORY_S
+        try:
+            reader = journal.Follower(invocation_id=self._invocation_id, namespace=self._namespace, follow=False)
+        except (OSError, ValueError) as error:
+            return [], f"the journal cannot be read: {error}"
+        with reader:
+            while not reader.ended and time.monotonic() < deadline:
+                select.select([reader.fileno()], [], [], 1.0)
+                part = reader.read()
+                entries += part
+                self._cursor = reader.cursor
+                if any(FIRED_UP in entry.message for entry in part):
+                    # What a server logs once it serves is no part of its start, and may be gigabytes.
+                    return entries + self._about(), ""
+            error_text = reader.error if reader.ended else "the journal of this start takes too long to read"
+        if not entries and not error_text and journal.system_journal_readable() is False:
+            error_text = "no permission to read the journal (root or membership of the group systemd-journal is needed)"
+        return entries, error_text
+
+    def _about(self) -> list[journal.Entry]:
+        """What PID 1 says of this invocation: few lines, however long the server has been logging."""
+        read = journal.read_once(run_command, invocation_id=self._invocation_id, namespace=self._namespace, about=True)
+        return list(read.entries)
+
+    def follow(self) -> list[journal.Entry]:
+        if self._follower is None:
+            self._follower = journal.Follower(
+                invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace
+            )
+        entries = self._follower.read()
+        self._cursor = self._follower.cursor
+        return entries
+
+    def last_entries(self) -> list[journal.Entry]:
+        self._end_following()
+        if not self._invocation_id:
+            return []
+        run_command(journal.sync(namespace=self._namespace))
+        entries: list[journal.Entry] = []
+        deadline = time.monotonic() + _HISTORY_S
+        with journal.Follower(
+            invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace, follow=False
+        ) as reader:
+            while not reader.ended and time.monotonic() < deadline:
+                select.select([reader.fileno()], [], [], 1.0)
+                entries += reader.read()
+            self._cursor = reader.cursor
+        return entries
+
+    def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        return request(
+            self._endpoint,
+            method,
+            path,
+            timeout=timeout,
+            payload=payload,
+            abort=lambda: self._exit is not None and self._exit.exited(),
+        )
+
+    def pause(self, seconds: float) -> None:
+        poller = select.poll()
+        # Nothing is read from our own output; only its hang-up is of interest: the connection or the controller is gone.
+        poller.register(1, 0)
+        exit_fd = self._exit.fileno() if self._exit is not None and not self._exit.exited() else None
+        if exit_fd is not None:
+            poller.register(exit_fd, select.POLLIN)
+        log_fd = self._follower.fileno() if self._follower is not None and not self._follower.ended else None
+        if log_fd is not None:
+            poller.register(log_fd, select.POLLIN)
+        for fd, event in poller.poll(max(seconds, 0.001) * 1000):
+            if fd == 1 and event & (select.POLLERR | select.POLLHUP):
+                raise HangUp("nobody reads our answer any more")
+            if fd == log_fd:
+                time.sleep(_GATHER_S)
+
+
+def arguments_of(cmdline: t.Sequence[str]) -> dict[str, t.Any]:
+    """Arguments of a command line by dest: ``--tp-size 8`` gives ``{"tp_size": "8"}``, a bare flag gives True."""
+    found: dict[str, t.Any] = {}
+    name = ""
+    for word in cmdline:
+        if word.startswith("--"):
+            name, separator, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if separator else True
+            if separator:
+                name = ""
+        elif name:
+            found[name] = word
+            name = ""
+    return found
+
+
+__all__ = ("SystemHost", "arguments_of", "resolve", "run_command")
