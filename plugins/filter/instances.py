@@ -1,0 +1,41 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters with which the role sglang turns its variables into units."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.specdec.serving.plugins.plugin_utils._instances import (
+    InstancesError,
+    instance_secrets,
+    resolve_engine,
+    resolve_instances,
+)
+
+_Result = t.TypeVar("_Result")
+
+
+def _explained(function: t.Callable[..., _Result]) -> t.Callable[..., _Result]:
+    def call(*args: t.Any, **kwargs: t.Any) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except InstancesError as exc:
+            heading = "this cannot be deployed; nothing on the host was changed:"
+            raise AnsibleFilterError("\n".join([heading, *(f"- {error}" for error in exc.errors)])) from exc
+
+    return call
+
+
+class FilterModule:
+    """``sglang_engine``, ``sglang_instances``, ``sglang_secrets``; documented in the YAML files of their names."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        return {
+            "sglang_engine": _explained(resolve_engine),
+            "sglang_instances": _explained(resolve_instances),
+            "sglang_secrets": _explained(instance_secrets),
+        }
