@@ -229,7 +229,7 @@ class Runner:
 
     def _drop_blocked(self, waiting: list[Step], results: list[Result]) -> list[Result]:
         """Give the steps a result that cannot run: failed because of a failed need, or skipped with a skipped one."""
-        failed = {result.step.name for result in results if result.why or result.count.failed}
+        failed = {result.step.name for result in results if result.count.failed}
         skipped = {result.step.name for result in results if not (result.count.passed or result.count.failed)}
         dropped = []
         for step in list(waiting):
@@ -239,11 +239,12 @@ class Runner:
             waiting.remove(step)
             why = f"not run: needs {', '.join(blockers)}"
             if failed.intersection(blockers):
-                count = Count(failed=1, failures=(f"{step.name}: {why}",))
-                self._line("FAIL", f"{step.name}: {why}")
+                failed.add(step.name)
+                count, mark = Count(failed=1, failures=(f"{step.name}: {why}",)), "FAIL"
             else:
-                count = Count(skipped=1, reasons={f"{step.name}: {why}": 1})
-                self._line("skip", f"{step.name}: {why}")
+                skipped.add(step.name)
+                count, mark = Count(skipped=1, reasons={f"{step.name}: {why}": 1}), "skip"
+            self._line(mark, f"{step.name}: {why}")
             dropped.append(Result(step=step, count=count, status=None, elapsed_s=0.0, log=self._log(step), why=why))
         return dropped
 
