@@ -23,7 +23,7 @@ from typing import Any, Iterable, Iterator, Optional, Sequence
 
 from labhosts import inventory, tools
 from labhosts.engine import Engine, Holder
-from labhosts.image import ensure_image, image_tag
+from labhosts.image import INIT, ensure_image, image_tag
 from labhosts.machine import detect, make_plan
 from labhosts.processes import CommandFailed, LabError, ProcessMark, mark_process, run
 
@@ -321,7 +321,7 @@ class Lab:
                     *(word for option in SECURITY for word in ("--security-opt", option)),
                     *self.engine.run_options,
                     *(word for volume in (f"{folder / 'etc'}:/etc/lab:ro", *volumes) for word in ("--volume", volume)),
-                    image, "/lib/systemd/systemd",
+                    image, INIT,
                 )  # fmt: skip
                 break
             except CommandFailed as error:

@@ -21,9 +21,10 @@ from labhosts import tools
 from labhosts.engine import Engine
 from labhosts.processes import LabError, run
 
-__all__ = ["SUITE", "ensure_image", "image_tag", "mirrors", "proxy_options"]
+__all__ = ["INIT", "SUITE", "ensure_image", "image_tag", "mirrors", "proxy_options"]
 
 SUITE = "bookworm"
+INIT = "/usr/sbin/lab-init"
 PACKAGES = (
     "acl",  # Ansible needs it to become a user other than root
     "ca-certificates",
@@ -82,6 +83,13 @@ ExecStart=-/bin/ip route delete default
 [Install]
 WantedBy=multi-user.target
 END
+# A container manager hands its root over as a private mount. On a real machine systemd itself makes it shared, and relies
+# on that: with a private one LoadCredential= leaves an empty folder and says nothing (systemd 252).
+cat >"$root/usr/sbin/lab-init" <<'END'
+#!/bin/sh
+mount --make-rshared / && exec /lib/systemd/systemd
+END
+chmod 0755 "$root/usr/sbin/lab-init"
 in_root systemctl --quiet enable lab-setup.service
 in_root systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer
 echo 'LANG=C.UTF-8' >"$root/etc/default/locale"
