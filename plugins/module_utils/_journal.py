@@ -114,11 +114,12 @@ def command(
     namespace: str | None = None,
     follow: bool = False,
     lines: int | None = None,
+    about: bool = False,
     program: Sequence[str] = ("journalctl",),
 ) -> list[str]:
     """The journalctl command line for one invocation of a unit.
 
-    `namespace` is the unit's `LogNamespace`: its own lines are only there, PID 1's only in the default one, so
+    `about` reads only what PID 1 says of it: a few lines, however much the service itself logs. `namespace` is the unit's `LogNamespace`: its own lines are only there, PID 1's only in the default one, so
     both are read. `lines` limits the read to the newest ones; without it everything is read.
     """
     if not re.fullmatch(r"[0-9a-f]{32}", invocation_id):
@@ -133,6 +134,8 @@ def command(
         words.append(f"--namespace=+{namespace}")
     if cursor:
         words.append(f"--cursor={cursor}")
+    if about:
+        return [*words, f"INVOCATION_ID={invocation_id}"]
     words += [f"_SYSTEMD_INVOCATION_ID={invocation_id}", "+", f"INVOCATION_ID={invocation_id}"]
     # journald's own notice about lines it dropped.
     return [*words, "+", f"OBJECT_SYSTEMD_INVOCATION_ID={invocation_id}"]
@@ -304,9 +307,10 @@ def read_once(
     cursor: str | None = None,
     namespace: str | None = None,
     lines: int | None = None,
+    about: bool = False,
 ) -> Read:
     """Read what the journal has now, by `runner` (which sets `ENVIRONMENT`). All of it is held in memory: see `lines`."""
-    code, out, err = runner(command(invocation_id=invocation_id, cursor=cursor, namespace=namespace, lines=lines))
+    code, out, err = runner(command(invocation_id=invocation_id, cursor=cursor, namespace=namespace, lines=lines, about=about))
     entries: list[Entry] = []
     malformed = 0
     last = cursor

@@ -26,17 +26,6 @@ STATES = (READY, LOADING, CRASHED, CRASH_LOOP, STOPPING, STOPPED, NOT_FOUND)
 
 GATES = ("unit", "port_owner", "markers", "identity", "serving", "stability")
 
-PHASES = (
-    "starting",
-    "loading_weights",
-    "loading_draft",
-    "allocating_kv_cache",
-    "capturing_graphs",
-    "binding",
-    "warming_up",
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """One check of readiness; ``passed`` None = not known yet; ``cause`` names a failure in one word."""
@@ -439,7 +428,6 @@ __all__ = (
     "HELD_SETTINGS",
     "LOADING",
     "NOT_FOUND",
-    "PHASES",
     "READY",
     "STATES",
     "STOPPED",

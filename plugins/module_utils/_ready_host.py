@@ -153,11 +153,17 @@ class SystemHost(Host):
             self._described = (key, tuple(describe_owner(owner) for owner in find_owners(relevant)))
         return PortView(listening=True, owned=owned, owners=self._described[1], source=fallback or "sock_diag")
 
-    def history(self) -> tuple[list[journal.Entry], str]:
+    def cursor(self) -> t.Optional[str]:
+        return self._cursor
+
+    def history(self, cursor: t.Optional[str]) -> tuple[list[journal.Entry], str]:
         entries: list[journal.Entry] = []
+        self._cursor = cursor
         deadline = time.monotonic() + _HISTORY_S
         try:
-            reader = journal.Follower(invocation_id=self._invocation_id, namespace=self._namespace, follow=False)
+            reader = journal.Follower(
+                invocation_id=self._invocation_id, cursor=cursor, namespace=self._namespace, follow=False
+            )
         except (OSError, ValueError) as error:
             return [], f"the journal cannot be read: {error}"
         with reader:

@@ -23,7 +23,9 @@ from typing import Any
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
 
 __all__ = [
+    "FIRED_UP",
     "PHASES",
+    "SERVING",
     "BindFailure",
     "Draining",
     "ExceptionInfo",
@@ -49,6 +51,8 @@ PHASES = (
 )
 #: `StartupLog.phase` once the server has said that it is up.
 SERVING = "serving"
+#: What it says then (entrypoints/http_server.py:2600).
+FIRED_UP = "The server is fired up and ready to roll!"
 
 # A phase only ever gives way to a later one; a draft that loads starts a second round of pools and graphs.
 _ORDER = {phase: index for index, phase in enumerate(PHASES)}
@@ -469,7 +473,7 @@ class StartupLog:
             self._feed_parent(text, at_us)
 
     def _feed_parent(self, text: str, at_us: int) -> None:
-        if text.startswith("The server is fired up and ready to roll!"):
+        if text.startswith(FIRED_UP):
             if self.fired_up_us is None:
                 self.fired_up_us = at_us
         elif text.startswith("Engine startup timings"):

@@ -42,7 +42,12 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
 )
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
-from ansible_collections.specdec.serving.plugins.module_utils._startup_log import StartupLog, expected_markers
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import (
+    SERVING,
+    StartupLog,
+    expected_markers,
+    markers_unavailable,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState, check_unit_name
 
 #: PID 1's "Stopping X..." (systemd, SD_MESSAGE_UNIT_STOPPING): somebody asked for the stop.
@@ -220,8 +225,12 @@ class Host(abc.ABC):
         """Who listens on the server's port now."""
 
     @abc.abstractmethod
-    def history(self) -> tuple[list[Entry], str]:
-        """The watched invocation's journal so far, and why it could not be read ('' = it could)."""
+    def history(self, cursor: t.Optional[str]) -> tuple[list[Entry], str]:
+        """The watched invocation's journal so far, after ``cursor``; and why it could not be read ('' = it could)."""
+
+    @abc.abstractmethod
+    def cursor(self) -> t.Optional[str]:
+        """Where the journal was read up to."""
 
     @abc.abstractmethod
     def follow(self) -> list[Entry]:
@@ -259,6 +268,7 @@ _REMEDIES = {
     "settings_mismatch": "Restart the unit so that it runs what its file says, or correct the arguments.",
     "unauthorized": "Give the key that the server was started with as api_key.",
     "speculation_not_exercised": "Check the speculative arguments: the server answers without its draft model.",
+    "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
     "start_limit": "Too many starts in a short time: `systemctl reset-failed`, then start again.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
@@ -276,10 +286,7 @@ class Waiter:
         self._secrets = {options.endpoint.api_key} if options.endpoint.api_key else set()
         self._unit = UnitState()
         self._judged = UnitJudgement(LOADING, False, "")
-        self._log = StartupLog()
-        self._journal_error = ""
-        self._began_in_journal = False
-        self._stop_requested = False
+        self._new_log()
         self._following = False
         self._watched: tuple[str, int] = ("", 0)
         self._unit_at = float("-inf")
@@ -304,7 +311,8 @@ class Waiter:
         self._slice_started = now
         self._started = float(resume["started"]) if same_boot else now - float(resume.get("elapsed", 0.0))
         self._restarts_before: t.Optional[int] = resume.get("restarts_before")
-        self._reported_phase = str(resume.get("phase", ""))
+        # Without an earlier slice, what is found at first is no change.
+        self._reported_phase: t.Optional[str] = resume.get("phase")
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -380,10 +388,7 @@ class Waiter:
         self._held_since = None
         if not new_invocation:
             return
-        self._log = StartupLog()
-        self._journal_error = ""
-        self._began_in_journal = False
-        self._stop_requested = False
+        self._new_log()
         self._early_identity = ""
         self._ready_path = "/ready"
         self._generation_failures = 0
@@ -392,9 +397,27 @@ class Waiter:
         if not self._unit.logs_to_journal:
             self._following = False
             return
-        entries, self._journal_error = self._host.history()
+        self._resume_log(identity[0])
+        entries, self._journal_error = self._host.history(self._cursor)
         self._feed(entries)
         self._following = not self._journal_error
+
+    def _new_log(self) -> None:
+        self._log = StartupLog(started_us=self._unit.exec_main_start_us or None)
+        self._cursor: t.Optional[str] = None
+        self._journal_error = ""
+        self._began_in_journal = False
+        self._stop_requested = False
+
+    def _resume_log(self, invocation_id: str) -> None:
+        """Go on where the last slice ended, if it was about the same invocation."""
+        kept = self._options.resume.get("journal") or {}
+        if kept.get("invocation_id") != invocation_id:
+            return
+        self._log = StartupLog.load(kept["log"])
+        self._cursor = kept["cursor"]
+        self._began_in_journal = kept["began"]
+        self._stop_requested = kept["stop_requested"]
 
     def _feed(self, entries: t.Iterable[Entry]) -> None:
         for entry in entries:
@@ -416,7 +439,11 @@ class Waiter:
         elif self._port.owned:
             phase = "warming_up"
         else:
-            phase = self._log.phase or "starting"
+            phase = self._log.phase
+            # It says so before it is proven, and also when another server answered its warm-up.
+            phase = "warming_up" if phase == SERVING else phase
+        if self._reported_phase is None:
+            self._reported_phase = phase
         if phase != self._phase:
             self._phase, self._phase_since = phase, now
 
@@ -432,14 +459,15 @@ class Waiter:
             return f"the unit's StandardOutput is {self._unit.standard_output!r}"
         if self._journal_error:
             return self._journal_error
-        if self._log.suppressed:
-            return f"journald suppressed {self._log.suppressed} messages (rate limit)"
+        if self._log.log_incomplete:
+            return "journald dropped lines of this start (rate limit)"
         if not self._began_in_journal and self._host.monotonic() - self._unit.exec_main_start_us / 1e6 > 2.0:
             return "the beginning of this start is no longer in the journal"
-        level = str(self._asked("log_level") or "info").lower()
-        if level in ("warning", "error", "critical"):
-            return f"log_level is {level!r}, and the markers are logged at info"
-        return ""
+        return markers_unavailable(self._arguments())
+
+    def _arguments(self) -> t.Mapping[str, t.Any]:
+        """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
+        return self._server.get("arguments") or {**self._host.main_arguments(), **self._options.settings}
 
     def _asked(self, name: str) -> t.Any:
         for source in (self._options.settings, self._server.get("arguments") or {}, self._host.main_arguments()):
@@ -487,35 +515,42 @@ class Waiter:
         )
 
     def _markers_gate(self) -> Gate:
-        by_model = {model.type: model.ranks for model in self._log.weights}
         self._log_incomplete = self._journal_gap()
         return gate_markers(
             mode=self._options.markers,
-            seen=sum(by_model.values()),
+            seen=self._log.markers,
             expected=self._expected_markers(),
             incomplete=self._log_incomplete,
-            by_model=by_model,
+            by_model=self._log.marker_counts,
         )
 
     def _expected_markers(self) -> int:
         if self._options.expected_markers is not None:
             return self._options.expected_markers
-        running = self._server.get("arguments")
-        source = running or {**self._host.main_arguments(), **self._options.settings}
-        return expected_markers(source)
+        try:
+            return expected_markers(self._arguments())
+        except ValueError as error:
+            raise OptionError(str(error)) from error
 
     def _conflict_text(self) -> str:
         held = "; ".join(self._port.owners) or "the process that held it has gone since"
-        return f"the server could not bind {self._log.bind_failed}: {held}"
+        failed = self._log.bind_failed
+        return f"the server could not bind {failed.address}:{failed.port} (errno {failed.errno}): {held}" if failed else held
 
     def _crashed(self, judged: UnitJudgement) -> _Finding:
         self._feed(self._host.last_entries())
         if self._log.bind_failed:
             self._port = self._host.port(self._unit)
             return self._finding(judged.state, True, "port_conflict", f"{self._conflict_text()}; {judged.detail}")
-        exception = self._log.last_exception
-        summary = f"{judged.detail}. {exception}" if exception else judged.detail
-        return self._finding(judged.state, True, "exception" if exception else judged.cause, summary)
+        exception = self._log.first_exception
+        if exception is not None and exception.final_line:
+            where = f" on {exception.rank}" if exception.rank else ""
+            summary = f"{judged.detail}. {exception.final_line}{where}"
+            return self._finding(judged.state, True, "exception", summary)
+        if self._log.argument_error:
+            summary = f"{judged.detail}. SGLang refused its arguments: {self._log.argument_error}"
+            return self._finding(judged.state, True, "argument_error", summary)
+        return self._finding(judged.state, True, judged.cause, judged.detail)
 
     # -- the HTTP gates -----------------------------------------------------------------------------------------
 
@@ -719,7 +754,7 @@ class Waiter:
         ready = finding.state == READY
         start = unit.exec_main_start_us / 1e6
         gates = [{"name": gate.name, "passed": gate.passed, "detail": gate.detail} for gate in self._gate_list()]
-        weights = [dataclasses.asdict(model) for model in log.weights]
+        weights = [{**dataclasses.asdict(model), "ranks": len(model.ranks)} for model in log.weights]
         result: dict[str, t.Any] = {
             "changed": False,
             "state": finding.state,
@@ -733,9 +768,9 @@ class Waiter:
             "invocation_id": unit.invocation_id,
             "main_pid": unit.main_pid,
             "uptime": round(now - start, 3) if unit.main_pid and start else 0.0,
-            "timeline": self._timeline(now, ready),
+            "timeline": self._timeline(now),
             "weights": weights,
-            "markers": {"seen": sum(model.ranks for model in log.weights), "expected": self._expected_markers()},
+            "markers": {"seen": log.markers, "expected": self._expected_markers()},
             "server": {key: value for key, value in self._server.items() if key != "skip_tokenizer_init"},
             "detected_at": self._host.realtime(),
             "detected_at_monotonic": now,
@@ -746,7 +781,7 @@ class Waiter:
             "notices": self._all_notices(ready),
         }
         if log.draining is not None and finding.state == STOPPING:
-            result["draining"] = log.draining
+            result["draining"] = log.draining.remaining
         if not finished:
             result["resume"] = {
                 "boot_id": self._host.boot_id(),
@@ -754,6 +789,13 @@ class Waiter:
                 "elapsed": now - self._started,
                 "restarts_before": self._restarts_before,
                 "phase": self._phase,
+                "journal": {
+                    "invocation_id": self._watched[0],
+                    "cursor": self._host.cursor(),
+                    "began": self._began_in_journal,
+                    "stop_requested": self._stop_requested,
+                    "log": log.dump(),
+                },
             }
         if finished and self._options.wait and not ready:
             result["msg"] = self._message(finding, now)
@@ -769,20 +811,33 @@ class Waiter:
             notices.append(f"{self._options.unit}: its file changed on disk, and systemd has not read it yet (daemon-reload)")
         return notices
 
-    def _timeline(self, now: float, ready: bool) -> list[dict[str, t.Any]]:
-        start = self._unit.exec_main_start_us / 1e6
-        if not start or not self._unit.invocation_id:
+    def _timeline(self, now: float) -> list[dict[str, t.Any]]:
+        start_us = self._unit.exec_main_start_us
+        if not start_us or not self._unit.invocation_id:
             return []
-        ended = self._unit.exec_main_exit_us / 1e6
-        until = ended if ended > start and not self._unit.main_pid else now
-        return self._log.timeline_until(start=start, until=until, ready=ready)
+        ended_us = self._unit.exec_main_exit_us
+        until_us = ended_us if ended_us > start_us and not self._unit.main_pid else int(now * 1e6)
+        return [
+            {
+                "phase": span.phase,
+                "start": round((span.start_us - start_us) / 1e6, 3),
+                "duration": round((max(until_us - span.start_us, 0) if span.duration_us is None else span.duration_us) / 1e6, 3),
+            }
+            for span in self._log.timeline
+        ]
 
     def _diagnosis(self, finding: _Finding) -> dict[str, t.Any]:
+        log = self._log
+        evidence = [log.bind_failed.text] if log.bind_failed else []
+        if log.first_exception is not None:
+            evidence += [line for line in (log.first_exception.source, *log.first_exception.lines[-6:]) if line]
+        if log.argument_error:
+            evidence.append(log.argument_error)
         return {
             "cause": finding.cause,
             "summary": finding.summary,
             "remedy": finding.remedy,
-            "evidence": self._log.evidence(),
+            "evidence": evidence,
             "exit": self._unit.exit_text(),
         }
 

@@ -1,0 +1,664 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The wait against a scripted host: time moves only in ``pause``, so nothing sleeps."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+
+from ansible_collections.specdec.serving.plugins.module_utils._http import HttpError, Response
+from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import EngineProcess
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
+    STARTING_MESSAGE_ID,
+    STOPPING_MESSAGE_ID,
+    Host,
+    OptionError,
+    PortView,
+    Waiter,
+    options_from,
+)
+
+OLD, NEW = "a" * 32, "b" * 32
+KEY = "sk-secret-123"
+OWN = PortView(listening=True, owned=True, owners=("port 30001 is held by pid 87",), source="sock_diag")
+FOREIGN = PortView(listening=True, owned=False, owners=("port 30001 is held by pid 111 (python) of user@0.service",), source="sock_diag")
+ENGINE = frozenset((EngineProcess("main", 87, 1), EngineProcess("scheduler", 90, 1), EngineProcess("detokenizer", 91, 1)))
+
+
+def running(**changes: t.Any) -> UnitState:
+    values = {
+        "id": "sglang-x.service",
+        "load_state": "loaded",
+        "active_state": "active",
+        "sub_state": "running",
+        "invocation_id": NEW,
+        "main_pid": 87,
+        "exec_main_pid": 87,
+        "exec_main_start_us": 1_000_000_000,
+        "control_group": "/system.slice/sglang-x.service",
+        **changes,
+    }
+    return UnitState(**values)
+
+
+def failed(code: int = 1, status: int = 3, result: str = "exit-code", **changes: t.Any) -> UnitState:
+    return running(
+        active_state="failed", sub_state="failed", main_pid=0, exec_main_code=code, exec_main_status=status, result=result, **changes
+    )
+
+
+class ScriptedHost(Host):
+    """A machine whose state is set by the test, at once or at a time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.unit = running()
+        self.alive: bool | None = True
+        self.port_view = PortView()
+        self.processes = ENGINE
+        self.answers: dict[str, t.Any] = {
+            "/v1/models": {"data": [{"id": "kimi-k2.6"}]},
+            "/model_info": {"model_path": "/models/k26"},
+            "/server_info": {
+                "model_path": "/models/k26",
+                "tp_size": 1,
+                "version": "0.5.23",
+                "api_key": KEY,
+                "launch_command": f"python --api-key {KEY}",
+                "max_total_num_tokens": 4096,
+            },
+            "/ready": (200, b""),
+            "/generate": {"meta_info": {"completion_tokens": 4}},
+        }
+        self.requests: list[str] = []
+        self.bodies: dict[str, t.Any] = {}
+        self.shows = 0
+        self.journal_error = ""
+        self._entries: list[Entry] = []
+        self._rest: list[Entry] = []
+        self._events: list[tuple[float, t.Callable[[], None]]] = []
+        self._serial = 0
+        self.log_pid1("Starting sglang-x.service - SGLang x...", STARTING_MESSAGE_ID)
+
+    # -- for the test
+
+    def at(self, seconds: float, event: t.Callable[[], None]) -> None:
+        self._events.append((1000.0 + seconds, event))
+        self._events.sort(key=lambda item: item[0])
+
+    def _entry(self, message: str, *, own: bool, message_id: str = "") -> Entry:
+        self._serial += 1
+        return Entry(
+            cursor=f"c{self._serial}",
+            realtime_us=0,
+            monotonic_us=int(self.now * 1e6),
+            pid=90 if own else 1,
+            message=message,
+            identifier="python" if own else "systemd",
+            message_id=message_id,
+            exit_code="",
+            exit_status=None,
+            unit_result="",
+            n_dropped=0,
+            line_break="",
+            own=own,
+        )
+
+    def log(self, *messages: str) -> None:
+        self._entries += [self._entry(f"[2026-11-29 14:24:24] {message}", own=True) for message in messages]
+
+    def log_raw(self, *messages: str) -> None:
+        self._entries += [self._entry(message, own=True) for message in messages]
+
+    def log_pid1(self, message: str, message_id: str = "") -> None:
+        self._entries.append(self._entry(message, own=False, message_id=message_id))
+
+    def log_at_the_end(self, *messages: str) -> None:
+        self._rest += [self._entry(message, own=True) for message in messages]
+
+    def set(self, **changes: t.Any) -> t.Callable[[], None]:
+        return lambda: [setattr(self, name, value) for name, value in changes.items()].clear()
+
+    def load(self) -> None:
+        self.log("Load weight begin. avail mem=21.60 GB", "Load weight end. elapsed=0.01 s, type=Qwen3ForCausalLM, avail mem=21.60 GB, mem usage=0.50 GB.")
+
+    def serve(self) -> None:
+        self.load()
+        self.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)", "The server is fired up and ready to roll!")
+        self.port_view = OWN
+
+    # -- Host
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def realtime(self) -> float:
+        return self.now + 1e9
+
+    def boot_id(self) -> str:
+        return "boot"
+
+    def show(self) -> UnitState:
+        self.shows += 1
+        return self.unit
+
+    def watch(self, unit: UnitState) -> None:
+        if unit.invocation_id == OLD:
+            self._entries = []
+
+    def main_alive(self) -> bool | None:
+        return self.alive
+
+    def main_arguments(self) -> t.Mapping[str, t.Any]:
+        return {}
+
+    def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
+        return self.processes
+
+    def port(self, unit: UnitState) -> PortView:
+        return self.port_view
+
+    def cursor(self) -> str | None:
+        return f"c{self._serial}"
+
+    def history(self, cursor: str | None) -> tuple[list[Entry], str]:
+        return ([], self.journal_error) if self.journal_error else (self.follow(), "")
+
+    def follow(self) -> list[Entry]:
+        entries, self._entries = self._entries, []
+        return entries
+
+    def last_entries(self) -> list[Entry]:
+        entries, self._rest = self.follow() + self._rest, []
+        return entries
+
+    def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        self.requests.append(path)
+        if payload is not None:
+            self.bodies[path] = payload
+        answer = self.answers[path]
+        if callable(answer):
+            answer = answer()
+        if isinstance(answer, Exception):
+            raise answer
+        status, body = answer if isinstance(answer, tuple) else (200, json.dumps(answer).encode())
+        return Response(status=status, body=body, elapsed=0.001)
+
+    def pause(self, seconds: float) -> None:
+        until = self.now + max(seconds, 0.001)
+        if self._events and self._events[0][0] <= until:
+            self.now, event = self._events.pop(0)
+            event()
+        else:
+            self.now = until
+
+
+PARAMS: dict[str, t.Any] = {
+    "unit": "sglang-x.service",
+    "host": "127.0.0.1",
+    "port": 30001,
+    "scheme": "http",
+    "validate_certs": True,
+    "ca_path": None,
+    "api_key": None,
+    "model": "kimi-k2.6",
+    "model_path": "/models/k26",
+    "settings": {"tp_size": 1},
+    "replaces": "",
+    "markers": "auto",
+    "expected_markers": None,
+    "generation_tokens": None,
+    "stable_for": 0.0,
+    "timeout": "1350",
+    "stall_timeout": None,
+    "spin_timeout": None,
+    "max_restarts": 0,
+    "wait": True,
+    "client_url": None,
+    "leader": None,
+    "slice": None,
+    "log_lines": 20,
+    "resume": None,
+}
+
+
+def wait(host: ScriptedHost, *, check_mode: bool = False, **params: t.Any) -> dict[str, t.Any]:
+    return Waiter(options_from({**PARAMS, **params}, check_mode=check_mode), host).run()
+
+
+def gates(result: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {gate["name"]: gate["passed"] for gate in result["gates"]}
+
+
+# -- ready -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_was_ready_before_is_found_ready_at_once() -> None:
+    host = ScriptedHost()
+    host.serve()
+    result = wait(host)
+    assert (result["state"], result["ready"], result["finished"]) == ("ready", True, True)
+    assert set(gates(result).values()) == {True}
+    assert result["elapsed"] == 0
+    assert result["weights"][0]["type"] == "Qwen3ForCausalLM"
+    assert result["markers"] == {"seen": 1, "expected": 1}
+    assert result["diagnosis"] == {}
+
+
+def test_the_verdict_comes_with_the_event_and_not_later() -> None:
+    host = ScriptedHost()
+    host.at(60.0, host.load)
+    host.at(150.0, host.serve)
+    result = wait(host)
+    assert result["ready"]
+    assert 150.0 <= result["elapsed"] <= 150.2
+
+
+def test_no_request_is_sent_before_the_port_is_ours() -> None:
+    host = ScriptedHost()
+    host.at(10.0, host.set(port_view=FOREIGN))
+    host.at(20.0, host.serve)
+    host.answers["/ready"] = lambda: (200, b"") if host.now >= 1020 else pytest.fail("asked a foreign server")
+    assert wait(host)["ready"]
+
+
+def test_warming_up_is_not_ready_and_is_not_flooded_with_requests() -> None:
+    host = ScriptedHost()
+    host.load()
+    host.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)")
+    host.port_view = OWN
+    host.answers["/ready"] = lambda: (200, b"") if host.now >= 1030 else (503, b"")
+    host.at(30.0, lambda: host.log("The server is fired up and ready to roll!"))
+    result = wait(host)
+    assert result["ready"]
+    assert 30.0 <= result["elapsed"] <= 30.2
+    assert host.requests.count("/ready") <= 20
+
+
+def test_a_release_without_ready_is_asked_for_its_health() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/ready"] = (404, b"")
+    host.answers["/health"] = (200, b"")
+    assert wait(host)["ready"]
+
+
+def test_markers_are_waited_for() -> None:
+    host = ScriptedHost()
+    host.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)", "The server is fired up and ready to roll!")
+    host.port_view = OWN
+    host.at(1.0, host.load)
+    result = wait(host)
+    assert result["ready"]
+    assert result["elapsed"] >= 1.0
+
+
+def test_markers_of_the_draft_model_count() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/generate"] = {"meta_info": {"completion_tokens": 17, "spec_verify_ct": 3}}
+    host.answers["/server_info"].update(speculative_algorithm="DFLASH", speculative_num_draft_tokens=8)
+    asked = {"speculative_algorithm": "DFLASH", "speculative_dflash_block_size": 8}
+    result = wait(host, settings=asked, timeout="5")
+    assert (result["ready"], gates(result)["markers"]) == (False, None)
+    assert result["markers"] == {"seen": 1, "expected": 2}
+    assert host.bodies["/generate"]["sampling_params"]["max_new_tokens"] == 17
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param({"journal_error": "no permission to read the journal"}, "no permission", id="no permission"),
+        pytest.param({"unit": running(standard_output="append")}, "append", id="output to a file"),
+    ],
+)
+def test_an_unusable_journal_leaves_it_to_the_other_gates(change: dict[str, t.Any], why: str) -> None:
+    host = ScriptedHost()
+    host.port_view = OWN
+    host.set(**change)()
+    result = wait(host)
+    assert result["ready"]
+    assert why in result["log_incomplete"]
+    assert any(why in notice for notice in result["notices"])
+
+
+def test_the_marker_can_be_required() -> None:
+    host = ScriptedHost()
+    host.port_view = OWN
+    host.journal_error = "no permission to read the journal"
+    assert wait(host, markers="require", timeout="5")["ready"] is False
+
+
+def test_stable_for() -> None:
+    host = ScriptedHost()
+    host.serve()
+    result = wait(host, stable_for=5.0)
+    assert result["ready"]
+    assert 5.0 <= result["elapsed"] <= 6.5
+
+
+def test_a_server_that_dies_while_it_should_be_stable_is_not_ready() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.at(3.0, host.set(alive=False, unit=failed(2, 9, "signal"), port_view=PortView()))
+    assert wait(host, stable_for=5.0)["state"] == "crashed"
+
+
+def test_generation_can_be_left_out() -> None:
+    host = ScriptedHost()
+    host.serve()
+    assert wait(host, generation_tokens=0)["ready"]
+    assert "/generate" not in host.requests
+
+
+# -- never confused ----------------------------------------------------------------------------------------------------
+
+
+def test_the_old_invocation_is_never_ready() -> None:
+    host = ScriptedHost()
+    host.unit = running(invocation_id=OLD)
+    host.serve()
+    result = wait(host, replaces=OLD, timeout="30")
+    assert (result["state"], result["ready"]) == ("loading", False)
+    assert host.requests == []
+    assert result["diagnosis"]["cause"] == "not_restarted"
+
+
+def test_a_restart_is_followed_from_the_old_to_the_new_invocation() -> None:
+    host = ScriptedHost()
+    host.unit = running(invocation_id=OLD, job=9)
+    host.port_view = OWN
+    host.at(1.0, host.set(unit=running(invocation_id=OLD, active_state="deactivating", sub_state="stop-sigterm")))
+    host.at(20.0, host.set(unit=running(active_state="inactive", main_pid=0, job=9), alive=False, port_view=PortView()))
+    host.at(20.1, host.set(unit=running(), alive=True))
+    host.at(25.0, host.serve)
+    result = wait(host, replaces=OLD)
+    assert result["ready"]
+    assert result["invocation_id"] == NEW
+    assert 25.0 <= result["elapsed"] <= 25.5
+
+
+def test_a_foreign_server_on_the_port_is_named_and_never_ready() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.port_view = FOREIGN
+    result = wait(host, timeout="30")
+    assert result["ready"] is False
+    assert host.requests == []
+    assert "pid 111" in result["msg"] and "user@0.service" in result["msg"]
+
+
+def test_fired_up_after_a_failed_bind_is_a_port_conflict() -> None:
+    # The new process warms up against the server that holds the port, and says that it is ready.
+    host = ScriptedHost()
+    host.load()
+    host.port_view = FOREIGN
+    host.at(
+        5.0,
+        lambda: host.log(
+            "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30001): address already in use",
+            "The server is fired up and ready to roll!",
+        ),
+    )
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("crashed", "port_conflict")
+    assert result["elapsed"] <= 5.2
+    assert "pid 111" in result["msg"]
+    assert any("[Errno 98]" in line for line in result["diagnosis"]["evidence"])
+
+
+def test_an_unknown_owner_is_not_ready() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.port_view = PortView(listening=True, owned=None, owners=(), source="neither can be read")
+    result = wait(host, timeout="5")
+    assert (result["ready"], gates(result)["port_owner"]) == (False, None)
+
+
+def test_an_invocation_replaced_during_the_checks_is_not_ready() -> None:
+    host = ScriptedHost()
+    host.serve()
+    replaced = iter([True])
+
+    def generate() -> dict[str, t.Any]:
+        if next(replaced, False):
+            host.unit = running(invocation_id="c" * 32, main_pid=99)
+        return {"meta_info": {"completion_tokens": 4}}
+
+    host.answers["/generate"] = generate
+    result = wait(host, timeout="0.5", markers="ignore")
+    # The second pass may find the replacement ready, but never the first invocation.
+    assert result["invocation_id"] == "c" * 32
+    assert host.requests.count("/generate") == 2
+
+
+def test_a_scheduler_that_died_during_the_checks_is_not_ready() -> None:
+    host = ScriptedHost()
+    host.serve()
+
+    def generate() -> dict[str, t.Any]:
+        host.processes = frozenset(process for process in ENGINE if process.role != "scheduler")
+        host.at(host.now - 1000 + 1.0, host.set(alive=False, unit=failed(2, 9, "signal"), port_view=PortView()))
+        return {"meta_info": {"completion_tokens": 4}}
+
+    host.answers["/generate"] = generate
+    host.answers["/ready"] = lambda: (200, b"") if len(host.processes) == 3 else (503, b"")
+    assert wait(host)["state"] == "crashed"
+
+
+# -- other ends --------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_is_noticed_at_once_and_explained() -> None:
+    host = ScriptedHost()
+    host.log_at_the_end(
+        "[2026-11-29 14:24:24] Scheduler hit an exception: Traceback (most recent call last):",
+        '  File "model_runner.py", line 1, in load',
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    )
+    host.at(41.0, host.set(alive=False))
+    host.at(41.3, host.set(unit=failed(2, 9, "signal")))
+    result = wait(host)
+    assert result["state"] == "crashed"
+    assert 41.3 <= result["elapsed"] <= 41.4
+    assert result["diagnosis"]["cause"] == "exception"
+    assert "CUDA out of memory" in result["diagnosis"]["summary"]
+    assert result["diagnosis"]["exit"] == "killed by signal 9"
+    assert "CUDA out of memory" in result["msg"]
+
+
+def test_refused_arguments_are_told() -> None:
+    host = ScriptedHost()
+    host.unit = failed(1, 2)
+    host.alive = None
+    host.log_at_the_end("sglang serve: error: unrecognized arguments: --no-such-flag")
+    result = wait(host)
+    assert result["diagnosis"]["cause"] == "argument_error"
+    assert "--no-such-flag" in result["msg"]
+
+
+def test_a_crash_loop() -> None:
+    host = ScriptedHost()
+    host.at(5.0, host.set(alive=False, unit=running(invocation_id="c" * 32, main_pid=99, n_restarts=1)))
+    assert wait(host)["state"] == "crash_loop"
+
+
+def test_a_tolerated_restart() -> None:
+    host = ScriptedHost()
+    host.at(5.0, host.set(alive=False, unit=running(active_state="activating", sub_state="auto-restart", main_pid=0, exec_main_code=1, exec_main_status=1)))
+    host.at(20.0, host.set(alive=True, unit=running(invocation_id="c" * 32, main_pid=99, n_restarts=1)))
+    host.at(25.0, host.serve)
+    assert wait(host, max_restarts=1)["ready"]
+
+
+@pytest.mark.parametrize(
+    ("message_id", "state"),
+    [pytest.param(STOPPING_MESSAGE_ID, "stopped", id="on request"), pytest.param("", "crashed", id="by itself")],
+)
+def test_an_exit_with_0(message_id: str, state: str) -> None:
+    host = ScriptedHost()
+    host.at(5.0, lambda: host.log_pid1("Stopping sglang-x.service...", message_id))
+    host.at(6.0, host.set(alive=False, unit=running(active_state="inactive", main_pid=0, exec_main_code=1)))
+    assert wait(host)["state"] == state
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "options", "cause"),
+    [
+        pytest.param("/v1/models", {"data": [{"id": "org/model-a"}]}, {}, "wrong_model", id="wrong model"),
+        pytest.param("/model_info", {"model_path": "/models/other"}, {}, "wrong_model_path", id="wrong path"),
+        pytest.param("/server_info", {"tp_size": 4}, {}, "settings_mismatch", id="wrong settings"),
+        pytest.param("/v1/models", (401, b'{"error":"Unauthorized"}'), {}, "unauthorized", id="no key"),
+        pytest.param("/v1/models", (401, b'{"error":"Unauthorized"}'), {"api_key": "wrong-key-1"}, "unauthorized", id="wrong key"),
+    ],
+)
+def test_what_waiting_cannot_change_ends_the_wait(path: str, answer: t.Any, options: dict[str, t.Any], cause: str) -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers[path] = answer
+    result = wait(host, **options)
+    assert (result["ready"], result["diagnosis"]["cause"], result["elapsed"]) == (False, cause, 0)
+
+
+def test_speculation_that_does_not_run_ends_the_wait() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/server_info"].update(speculative_algorithm="NGRAM", speculative_num_draft_tokens=4)
+    host.answers["/generate"] = {"meta_info": {"completion_tokens": 9}}
+    result = wait(host, settings={"speculative_algorithm": "NGRAM"})
+    assert result["diagnosis"]["cause"] == "speculation_not_exercised"
+
+
+def test_generation_that_fails_is_tried_again_and_then_given_up() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/generate"] = (500, b"boom")
+    result = wait(host)
+    assert (result["ready"], result["diagnosis"]["cause"]) == (False, "generation_failed")
+    assert host.requests.count("/generate") == 3
+
+
+def test_a_reset_connection_is_no_verdict() -> None:
+    host = ScriptedHost()
+    host.serve()
+    answers = iter([HttpError("reset"), {"meta_info": {"completion_tokens": 4}}])
+    host.answers["/generate"] = lambda: next(answers)
+    assert wait(host)["ready"]
+
+
+def test_the_timeout_names_the_phase() -> None:
+    host = ScriptedHost()
+    host.log("Load weight begin. avail mem=21.60 GB")
+    result = wait(host, timeout="90")
+    assert (result["state"], result["finished"]) == ("loading", True)
+    assert 90.0 <= result["elapsed"] <= 90.2
+    assert "not ready within 90 s; in phase loading_weights" in result["msg"]
+    # A quiet wait asks systemd rarely.
+    assert host.shows < 25
+
+
+def test_observing_once_never_fails_and_does_not_wait() -> None:
+    host = ScriptedHost()
+    result = wait(host, wait=False)
+    assert (result["state"], result["finished"], result["elapsed"]) == ("loading", True, 0)
+    assert "msg" not in result
+
+
+def test_check_mode_observes_once_and_generates_nothing() -> None:
+    host = ScriptedHost()
+    host.serve()
+    assert wait(host, check_mode=True)["ready"]
+    assert "/generate" not in host.requests
+
+
+# -- slices ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_ends_at_its_length_and_the_next_goes_on() -> None:
+    host = ScriptedHost()
+    host.at(4.0, lambda: host.log("Load weight begin. avail mem=21.60 GB"))
+    first = wait(host, slice=15.0)
+    assert (first["finished"], first["phase"]) == (False, "loading_weights")
+    assert 6.0 <= first["elapsed"] <= 6.3, "a new phase that held for two seconds is reported"
+    second = wait(host, slice=15.0, resume=json.loads(json.dumps(first["resume"])))
+    assert second["finished"] is False
+    assert 21.0 <= second["elapsed"] <= 21.5
+    host.log("Load weight end. elapsed=0.01 s, type=Qwen3ForCausalLM, avail mem=21.60 GB, mem usage=0.50 GB.")
+    host.log("The server is fired up and ready to roll!")
+    host.port_view = OWN
+    third = wait(host, slice=15.0, resume=json.loads(json.dumps(second["resume"])))
+    assert third["ready"]
+    assert [phase["phase"] for phase in third["timeline"]][:2] == ["starting", "loading_weights"]
+
+
+def test_the_timeout_counts_over_slices() -> None:
+    host = ScriptedHost()
+    first = wait(host, slice=15.0, timeout="20")
+    second = wait(host, slice=15.0, timeout="20", resume=first["resume"])
+    assert (first["finished"], second["finished"]) == (False, True)
+    assert 20.0 <= second["elapsed"] <= 20.2
+
+
+def test_an_open_port_keeps_the_slice_open() -> None:
+    host = ScriptedHost()
+    host.load()
+    host.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)")
+    host.port_view = OWN
+    host.answers["/ready"] = (503, b"")
+    assert wait(host, slice=15.0)["elapsed"] >= 15.0
+
+
+# -- secrets and options -----------------------------------------------------------------------------------------------
+
+
+def test_no_secret_in_any_field() -> None:
+    host = ScriptedHost()
+    host.log_raw(f"[2026-11-29 14:24:24] server_args={{'api_key': '{KEY}'}}")
+    host.serve()
+    for result in (wait(host, api_key=KEY), wait(host, api_key=KEY, model="another")):
+        assert KEY not in json.dumps(result)
+
+
+@pytest.mark.parametrize(
+    ("params", "part"),
+    [
+        ({"timeout": "0"}, "above 0"),
+        ({"timeout": "-5"}, "above 0"),
+        ({"timeout": "nan"}, "above 0"),
+        ({"timeout": "auto"}, "not part of this release"),
+        ({"timeout": "soon"}, "no number"),
+        ({"port": 0}, "1 to 65535"),
+        ({"port": 70000}, "1 to 65535"),
+        ({"leader": "b300"}, "not part of this release"),
+        ({"client_url": "http://x"}, "not part of this release"),
+        ({"max_restarts": -1}, "must not be below 0"),
+        ({"stable_for": -0.5}, "must not be below 0"),
+        ({"api_key": "short"}, "at least 8"),
+        ({"api_key": "port_owner"}, "equals a state"),
+        ({"api_key": "kimi-k2.6-x", "model": "kimi-k2.6-x"}, "equals a state"),
+        ({"api_key": "with space"}, "white space"),
+        ({"settings": {"tp_size": "many"}}, "tp_size"),
+    ],
+)
+def test_options_that_cannot_be_used(params: dict[str, t.Any], part: str) -> None:
+    with pytest.raises(OptionError, match=part):
+        wait(ScriptedHost(), **params)
+
+
+def test_a_unit_that_is_no_service_is_refused() -> None:
+    with pytest.raises(SystemdError, match="template"):
+        options_from({**PARAMS, "unit": "sglang-x@.service"})
+
+
+@pytest.mark.parametrize("name", ["stall_timeout", "spin_timeout"])
+def test_options_of_a_later_release_say_so(name: str) -> None:
+    host = ScriptedHost()
+    host.serve()
+    assert any(name in notice for notice in wait(host, **{name: 60.0})["notices"])
