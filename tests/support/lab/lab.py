@@ -10,14 +10,15 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional, Sequence
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+# The checkout's own collection path, so that this runs with any Python and nothing installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / ".collections"))
 
-from labhosts.hosts import Host, Lab  # noqa: E402  the package lies beside this file and is not installed
-from labhosts.inventory import render  # noqa: E402
-from labhosts.processes import LabError, NotPossible  # noqa: E402
+from ansible_collections.specdec.serving.tests.support.lab.hosts import Host, Lab
+from ansible_collections.specdec.serving.tests.support.lab.inventory import render
+from ansible_collections.specdec.serving.tests.support.lab.processes import LabError, NotPossible
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,8 +27,18 @@ def _parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="make hosts that are not there; wait until they accept logins")
     up.add_argument("names", nargs="+", metavar="NAME")
-    up.add_argument("--inventory", type=Path, metavar="FILE", help="write an Ansible inventory with the connection data of these hosts")
-    up.add_argument("--volume", action="append", metavar="HOST:GUEST[:ro]", help="a folder of this machine to show inside (repeatable)")
+    up.add_argument(
+        "--inventory",
+        type=Path,
+        metavar="FILE",
+        help="write an Ansible inventory with the connection data of these hosts",
+    )
+    up.add_argument(
+        "--volume",
+        action="append",
+        metavar="HOST:GUEST[:ro]",
+        help="a folder of this machine to show inside (repeatable)",
+    )
     up.add_argument("--journal-size", metavar="SIZE", help="journald's SystemMaxUse=, such as 64M")
 
     down = commands.add_parser("down", help="remove hosts of this checkout (default: all)")
@@ -98,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0; 1 when something failed; 2 when this machine lacks something, the text says what."""
     try:
         return _run(_parser().parse_args(argv))

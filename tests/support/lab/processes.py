@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any
 
 __all__ = ["CommandFailed", "LabError", "NotPossible", "ProcessMark", "mark_process", "parse_stat", "run"]
 
@@ -38,10 +39,10 @@ class CommandFailed(LabError):
 def run(
     argv: Sequence[str],
     *,
-    input: Optional[str] = None,
+    input: str | None = None,  # noqa: A002  the name that subprocess.run has
     check: bool = True,
-    timeout: Optional[float] = None,
-    env: Optional[Mapping[str, str]] = None,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run *argv*, capture its text output.
 
@@ -52,8 +53,7 @@ def run(
         list(argv),
         input=input,
         stdin=None if input is not None else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         encoding="utf-8",
         errors="replace",
         timeout=timeout,

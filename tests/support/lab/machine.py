@@ -9,9 +9,8 @@ import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
 
-from labhosts.processes import NotPossible
+from ansible_collections.specdec.serving.tests.support.lab.processes import NotPossible
 
 __all__ = ["Machine", "Plan", "cgroup_layout", "detect", "has_capability", "make_plan"]
 
@@ -66,7 +65,7 @@ class Plan:
     """How to call podman: in a mount namespace of our own, with which runtime, with which extra ``run`` options."""
 
     own_namespace: bool
-    runtime: Optional[str]
+    runtime: str | None
     run_options: tuple[str, ...]
 
 
@@ -89,7 +88,9 @@ def detect(*, proc: Path = Path("/proc")) -> Machine:
 def make_plan(machine: Machine) -> Plan:
     """Decide how to run containers; NotPossible where there is no way."""
     if machine.cgroups == "none":
-        raise NotPossible("no cgroup file system is mounted below /sys/fs/cgroup: systemd cannot run in a container here")
+        raise NotPossible(
+            "no cgroup file system is mounted below /sys/fs/cgroup: systemd cannot run in a container here"
+        )
     own_namespace = machine.cgroups != "v2"
     if own_namespace and not machine.root:
         raise NotPossible(
@@ -101,7 +102,9 @@ def make_plan(machine: Machine) -> Plan:
     if machine.root and not machine.may_raise_limits:
         runtime = "runc"  # crun raises RLIMIT_MEMLOCK before it starts and is refused
         options += [
-            "--ulimit", f"nofile={min(machine.nofile, PODMAN_NOFILE)}:{min(machine.nofile, PODMAN_NOFILE)}",
-            "--ulimit", f"nproc={min(machine.nproc, PODMAN_NPROC)}:{min(machine.nproc, PODMAN_NPROC)}",
+            "--ulimit",
+            f"nofile={min(machine.nofile, PODMAN_NOFILE)}:{min(machine.nofile, PODMAN_NOFILE)}",
+            "--ulimit",
+            f"nproc={min(machine.nproc, PODMAN_NPROC)}:{min(machine.nproc, PODMAN_NPROC)}",
         ]
     return Plan(own_namespace=own_namespace, runtime=runtime, run_options=tuple(options))

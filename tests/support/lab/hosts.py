@@ -17,19 +17,26 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Optional, Sequence
+from typing import Any
 
-from labhosts import inventory, tools
-from labhosts.engine import Engine, Holder
-from labhosts.image import INIT, ensure_image, image_tag
-from labhosts.machine import detect, make_plan
-from labhosts.processes import CommandFailed, LabError, ProcessMark, mark_process, run
+from ansible_collections.specdec.serving.tests.support.lab import inventory, tools
+from ansible_collections.specdec.serving.tests.support.lab.engine import Engine, Holder
+from ansible_collections.specdec.serving.tests.support.lab.image import INIT, ensure_image, image_tag
+from ansible_collections.specdec.serving.tests.support.lab.machine import detect, make_plan
+from ansible_collections.specdec.serving.tests.support.lab.processes import (
+    CommandFailed,
+    LabError,
+    ProcessMark,
+    mark_process,
+    run,
+)
 
 __all__ = ["CHECKOUT", "Host", "Lab", "check_name", "parse_volume"]
 
-CHECKOUT = Path(__file__).resolve().parents[4]
+CHECKOUT = Path(__file__).resolve().parents[3]
 BOOT_TIMEOUT = 60.0  # s; 1 to 2 s is usual
 SSH_PORT = 22
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
@@ -142,13 +149,15 @@ class Host:
         self,
         argv: Sequence[str],
         *,
-        input: Optional[str] = None,
+        input: str | None = None,  # noqa: A002  the name that subprocess.run has
         check: bool = True,
-        timeout: Optional[float] = None,
+        timeout: float | None = None,
         user: str = "root",
     ) -> subprocess.CompletedProcess[str]:
         """Run *argv* inside, as root unless *user* says otherwise; CommandFailed on a non-zero status if *check*."""
-        return self.lab.engine.call(*self._exec_words(argv, user=user, stdin=input is not None), input=input, check=check, timeout=timeout)
+        return self.lab.engine.call(
+            *self._exec_words(argv, user=user, stdin=input is not None), input=input, check=check, timeout=timeout
+        )
 
     def _exec_words(self, argv: Sequence[str], *, user: str, stdin: bool, tty: bool = False) -> list[str]:
         options = [*(["--interactive"] if stdin else []), *(["--tty"] if tty else [])]
@@ -160,11 +169,26 @@ class Host:
 
     def ssh_argv(self, command: str = "", *, user: str = "deploy", options: Sequence[str] = ()) -> list[str]:
         """The ssh command line to this host; *command* is for the remote shell, as ssh has it."""
-        base = ["ssh", "-F", "/dev/null", "-p", str(self.port), "-i", self.key_file, *inventory.ssh_options(self.known_hosts_file)]
+        base = [
+            "ssh",
+            "-F",
+            "/dev/null",
+            "-p",
+            str(self.port),
+            "-i",
+            self.key_file,
+            *inventory.ssh_options(self.known_hosts_file),
+        ]
         return [*base, "-o", "LogLevel=ERROR", *options, f"{user}@127.0.0.1", *([command] if command else [])]
 
     def ssh(
-        self, command: str, *, input: Optional[str] = None, check: bool = True, timeout: Optional[float] = None, user: str = "deploy"
+        self,
+        command: str,
+        *,
+        input: str | None = None,  # noqa: A002  the name that subprocess.run has
+        check: bool = True,
+        timeout: float | None = None,
+        user: str = "deploy",
     ) -> subprocess.CompletedProcess[str]:
         """Run a shell command over SSH as *user*."""
         argv = self.ssh_argv(command, user=user, options=["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"])
@@ -201,7 +225,7 @@ class Lab:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def record(self, name: str) -> Optional[Host]:
+    def record(self, name: str) -> Host | None:
         """The record of a host, dead or alive."""
         try:
             values = json.loads((self.folder / "hosts" / check_name(name) / "host.json").read_text())
@@ -238,7 +262,9 @@ class Lab:
 
     # -- up ------------------------------------------------------------------------------------------------------
 
-    def up(self, names: Sequence[str], *, volumes: Optional[Sequence[str]] = None, journal_size: Optional[str] = None) -> dict[str, Host]:
+    def up(
+        self, names: Sequence[str], *, volumes: Sequence[str] | None = None, journal_size: str | None = None
+    ) -> dict[str, Host]:
         """Make the hosts of *names* that are not there, and wait until all accept logins.
 
         A host that is there stays as it is, unless it is dead or asked for differently: then it is made afresh.
@@ -270,10 +296,13 @@ class Lab:
             return {name: self.host(name) for name in names}
 
     def _all_volumes(self, asked: Iterable[str]) -> tuple[str, ...]:
-        defaults = {"/srv/wheelhouse": f"{self.build / 'wheelhouse'}:/srv/wheelhouse:ro", "/models": f"{self.build / 'models'}:/models:ro"}
+        defaults = {
+            "/srv/wheelhouse": f"{self.build / 'wheelhouse'}:/srv/wheelhouse:ro",
+            "/models": f"{self.build / 'models'}:/models:ro",
+        }
         return tuple({**defaults, **{volume.split(":")[1]: volume for volume in asked}}.values())
 
-    def _is_as_asked(self, host: Host, asked: Optional[tuple[str, ...]], journal_size: Optional[str]) -> bool:
+    def _is_as_asked(self, host: Host, asked: tuple[str, ...] | None, journal_size: str | None) -> bool:
         why = ""
         if not host.alive():
             why = "its processes are gone"
@@ -330,7 +359,9 @@ class Lab:
                     raise
         known = self.engine.inspect(container)
         if known is None or not known["State"]["Pid"]:
-            raise LabError(f"the container of {name!r} ended at once:\n{self.engine.call('logs', container, check=False).stderr}")
+            raise LabError(
+                f"the container of {name!r} ended at once:\n{self.engine.call('logs', container, check=False).stderr}"
+            )
         key = (folder / "etc" / "ssh_host_ed25519_key.pub").read_text().split()
         _write(folder / "known_hosts", f"[127.0.0.1]:{port} {key[0]} {key[1]}\n", 0o600)
         host = Host(
@@ -359,7 +390,9 @@ class Lab:
                 said = "its init ended"
                 break
             if _speaks_ssh(host.port, timeout=2):
-                done = host.ssh("systemctl is-system-running --wait", check=False, timeout=max(1.0, deadline - time.monotonic()))
+                done = host.ssh(
+                    "systemctl is-system-running --wait", check=False, timeout=max(1.0, deadline - time.monotonic())
+                )
                 said = (done.stdout + done.stderr).strip()
                 if said == "running":
                     return
@@ -374,7 +407,7 @@ class Lab:
 
     # -- down ----------------------------------------------------------------------------------------------------
 
-    def down(self, names: Optional[Sequence[str]] = None) -> list[str]:
+    def down(self, names: Sequence[str] | None = None) -> list[str]:
         """Remove these hosts, or all of this checkout; names of those that were there.
 
         With the last host go the network and the holder; keys and the image stay.
@@ -383,7 +416,11 @@ class Lab:
             return []
         with self._locked():
             prefix = f"{self.network}-"
-            present = {container[len(prefix) :] for container in self.engine.containers(self.label) if container.startswith(prefix)}
+            present = {
+                container[len(prefix) :]
+                for container in self.engine.containers(self.label)
+                if container.startswith(prefix)
+            }
             known = present | set(self.records())
             wanted = sorted(known) if names is None else [check_name(name) for name in names]
             gone = []

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Iterable, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 __all__ = ["Reachable", "render", "ssh_options"]
 
@@ -28,16 +29,26 @@ class Reachable(Protocol):
 def ssh_options(known_hosts_file: str) -> list[str]:
     """Options that hold ssh to the lab's own key list; quoted, since ssh splits a file option at spaces."""
     return [
-        "-o", f'UserKnownHostsFile="{known_hosts_file}"' if " " in known_hosts_file else f"UserKnownHostsFile={known_hosts_file}",
-        "-o", "GlobalKnownHostsFile=/dev/null",
-        "-o", "StrictHostKeyChecking=yes",
-        "-o", "IdentitiesOnly=yes",
+        "-o",
+        f'UserKnownHostsFile="{known_hosts_file}"'
+        if " " in known_hosts_file
+        else f"UserKnownHostsFile={known_hosts_file}",
+        "-o",
+        "GlobalKnownHostsFile=/dev/null",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "IdentitiesOnly=yes",
     ]
 
 
 def render(hosts: Iterable[Reachable]) -> str:
     """Inventory text (YAML). Strings are written as JSON, which YAML reads the same."""
-    lines = ["# Connection data of lab hosts on loopback, written by tests/support/lab/lab.py up. Do not edit, do not commit.", "all:", "  hosts:"]
+    lines = [
+        "# Connection data of lab hosts on loopback, written by tests/support/lab/lab.py up. Do not edit, do not commit.",
+        "all:",
+        "  hosts:",
+    ]
     for host in hosts:
         # Ansible gives ssh_common_args to a template first: a path with braces must not become an expression.
         values = {

@@ -14,12 +14,12 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Iterator, Optional, Sequence
 
-from labhosts import tools
-from labhosts.engine import Engine
-from labhosts.processes import LabError, run
+from ansible_collections.specdec.serving.tests.support.lab import tools
+from ansible_collections.specdec.serving.tests.support.lab.engine import Engine
+from ansible_collections.specdec.serving.tests.support.lab.processes import LabError, run
 
 __all__ = ["INIT", "SUITE", "ensure_image", "image_tag", "mirrors", "proxy_options"]
 
@@ -123,7 +123,10 @@ def _entries(name: str, text: str) -> Iterator[tuple[str, str, str]]:
                     last, _colon, value = line.partition(":")
                     last = last.strip().lower()
                     fields[last] = value.strip()
-            if fields.get("enabled", "yes").lower() in ("no", "false", "0") or "deb" not in fields.get("types", "").split():
+            if (
+                fields.get("enabled", "yes").lower() in ("no", "false", "0")
+                or "deb" not in fields.get("types", "").split()
+            ):
                 continue
             if "main" not in fields.get("components", "").split():
                 continue
@@ -132,7 +135,10 @@ def _entries(name: str, text: str) -> Iterator[tuple[str, str, str]]:
                     yield uri, suite, ""
     else:
         for line in text.splitlines():
-            match = re.match(r"deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.*)", line.split("#")[0].strip())
+            match = re.match(
+                r"deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.*)",
+                line.split("#")[0].strip(),
+            )
             if match and "main" in match["components"].split():
                 yield match["uri"], match["suite"], match["options"] or ""
 
@@ -170,14 +176,20 @@ def proxy_options(dump: str) -> list[str]:
 
 def _machine_sources() -> list[tuple[str, str]]:
     folder = Path("/etc/apt")
-    files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list")), *sorted((folder / "sources.list.d").glob("*.sources"))]
+    files = [
+        folder / "sources.list",
+        *sorted((folder / "sources.list.d").glob("*.list")),
+        *sorted((folder / "sources.list.d").glob("*.sources")),
+    ]
     return [(file.name, file.read_text()) for file in files if file.is_file()]
 
 
 @contextlib.contextmanager
 def _machine_lock(tag: str) -> Iterator[None]:
     """One build of a tag at a time on this machine, whichever checkout asked."""
-    folder = Path("/run/lock") if os.geteuid() == 0 else Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    folder = (
+        Path("/run/lock") if os.geteuid() == 0 else Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    )
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f"specdec-lab-{os.geteuid()}-{tag.rpartition(':')[2]}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -190,7 +202,13 @@ def _build(engine: Engine, tag: str, folder: Path) -> None:
     script.write_text(CUSTOMIZE)
     script.chmod(0o755)
     folder.chmod(0o755)  # without root, mmdebstrap works as other users of a user namespace
-    argv = ["mmdebstrap", "--variant=minbase", "--skip=output/dev", f"--include={','.join(PACKAGES)}", f"--customize-hook={script}"]
+    argv = [
+        "mmdebstrap",
+        "--variant=minbase",
+        "--skip=output/dev",
+        f"--include={','.join(PACKAGES)}",
+        f"--customize-hook={script}",
+    ]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
     if tools.missing(["apt-config"]) == []:
         argv += [f"--aptopt={option}" for option in proxy_options(run(["apt-config", "dump"]).stdout)]

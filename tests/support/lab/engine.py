@@ -13,13 +13,20 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any
 
-from labhosts.machine import Plan
-from labhosts.processes import CommandFailed, LabError, ProcessMark, mark_process, run
-from labhosts.remains import delete_rules
-from labhosts.tools import SEARCH_PATH
+from ansible_collections.specdec.serving.tests.support.lab.machine import Plan
+from ansible_collections.specdec.serving.tests.support.lab.processes import (
+    CommandFailed,
+    LabError,
+    ProcessMark,
+    mark_process,
+    run,
+)
+from ansible_collections.specdec.serving.tests.support.lab.remains import delete_rules
+from ansible_collections.specdec.serving.tests.support.lab.tools import SEARCH_PATH
 
 __all__ = ["Engine", "Holder"]
 
@@ -33,7 +40,7 @@ class Holder:
     def __init__(self, record: Path) -> None:
         self._record = record
 
-    def mark(self) -> Optional[ProcessMark]:
+    def mark(self) -> ProcessMark | None:
         """The living holder, or None."""
         try:
             mark = ProcessMark.from_json(json.loads(self._record.read_text()))
@@ -56,7 +63,13 @@ class Holder:
         else:
             argv = ["nsenter", "--mount", "--target", str(resident.pid), "sh", "-c", _TAKE_OVER]
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True, text=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+            text=True,
         )
         # stdout and stderr go nowhere afterwards: sleep writes nothing.
         if process.stdout is None or process.stderr is None:
@@ -103,11 +116,17 @@ class Engine:
         runtime = ["--runtime", self._plan.runtime] if self._plan.runtime else []
         return [*prefix, "podman", *runtime, *words]
 
-    def call(self, *words: str, input: Optional[str] = None, check: bool = True, timeout: Optional[float] = None) -> subprocess.CompletedProcess[str]:
+    def call(
+        self,
+        *words: str,
+        input: str | None = None,
+        check: bool = True,
+        timeout: float | None = None,  # noqa: A002  as in subprocess.run
+    ) -> subprocess.CompletedProcess[str]:
         """Run ``podman WORDS`` and capture its output."""
         return run(self.argv(*words), input=input, check=check, timeout=timeout, env=dict(os.environ, PATH=SEARCH_PATH))
 
-    def inspect(self, container: str) -> Optional[dict[str, Any]]:
+    def inspect(self, container: str) -> dict[str, Any] | None:
         """What podman knows of a container, or None when there is no such container."""
         if self.call("container", "exists", container, check=False).returncode != 0:
             return None
@@ -128,7 +147,7 @@ class Engine:
         if known is None:
             return
         # The first try can lose against podman's own late discovery that the container has ended.
-        failure: Optional[CommandFailed] = None
+        failure: CommandFailed | None = None
         for _attempt in range(3):
             try:
                 self.call("rm", "--force", "--time", "0", "--volumes", container)
@@ -149,13 +168,9 @@ class Engine:
         for binding in (one for group in bindings.values() for one in group or ()):
             for words in delete_rules(saved, container_id=known["Id"], port=int(binding["HostPort"])):
                 run(["iptables", "--wait", "-t", "nat", *words], env=env)
-        path = Path(netns)
-        # Only a namespace that is no longer mounted there leaves a plain, empty file.
-        if netns.startswith("/run/netns/netns-") and path.is_file() and path.stat().st_size == 0:
-            try:
-                path.unlink()
-            except OSError:  # still mounted somewhere: then it is in use, and not ours to remove
-                pass
+        # The file of a namespace that went with the holder is left behind, empty; podman removes only what is mounted.
+        if netns.startswith("/run/netns/netns-"):
+            Path(netns).unlink(missing_ok=True)
 
     def ensure_network(self, name: str, label: str) -> None:
         """Make the lab's own network if it is not there."""

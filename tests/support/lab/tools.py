@@ -9,10 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Callable, Iterable, Optional, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Callable
 
-from labhosts.machine import Plan
-from labhosts.processes import NotPossible
+from ansible_collections.specdec.serving.tests.support.lab.machine import Plan
+from ansible_collections.specdec.serving.tests.support.lab.processes import NotPossible
 
 __all__ = ["PACKAGES", "ensure", "install_command", "missing", "needed"]
 
@@ -40,11 +41,11 @@ def needed(plan: Plan, *, image: bool) -> list[str]:
     return names
 
 
-def _which(name: str) -> Optional[str]:
+def _which(name: str) -> str | None:
     return shutil.which(name, path=SEARCH_PATH)
 
 
-def missing(names: Iterable[str], *, which: Callable[[str], Optional[str]] = _which) -> list[str]:
+def missing(names: Iterable[str], *, which: Callable[[str], str | None] = _which) -> list[str]:
     """Those of *names* that are not installed."""
     return [name for name in names if which(name) is None]
 
@@ -70,7 +71,9 @@ def ensure(names: Sequence[str]) -> None:
     command = install_command(absent, root=root)
     shown = " ".join(command)
     if _which("apt-get") is None:
-        raise NotPossible(f"missing here: {', '.join(absent)}. Install them with this system's package manager and run again.")
+        raise NotPossible(
+            f"missing here: {', '.join(absent)}. Install them with this system's package manager and run again."
+        )
     prefix = [] if root else ["sudo", "-n"]
     if not root and (_which("sudo") is None or _call([*prefix, "true"]) != 0):
         raise NotPossible(f"missing here: {', '.join(absent)}. Run this, then run again:\n  {shown}")
