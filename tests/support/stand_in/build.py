@@ -19,6 +19,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import struct
 import sys
 import zipfile
@@ -28,15 +29,15 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 SOURCES = HERE / "src"
-_HEADER = "".join((SOURCES / "sglang" / "__init__.py").read_text(encoding="utf-8").splitlines(keepends=True)[:3])
 # The story's weights: 72.24 GiB on each of eight GPUs, and a draft of 6.5 GB.
 TARGET_BYTES = int(72.24 * 8 * 2**30)
 DRAFT_BYTES = 6_500_000_000
 
 
 def profiles() -> list[str]:
-    """Releases that the stand-in can be."""
-    return sorted(path.name for path in (SOURCES / "sglang" / "stand_in" / "profiles").iterdir())
+    """Releases that the stand-in can be, oldest first."""
+    names = [path.name for path in (SOURCES / "sglang" / "stand_in" / "profiles").iterdir()]
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
 
 
 def _files(version: str) -> dict[str, bytes]:
@@ -50,9 +51,7 @@ def _files(version: str) -> dict[str, bytes]:
         if "profiles" in parts and parts[parts.index("profiles") + 1] != version:
             continue
         files[name] = path.read_bytes()
-    files["sglang/version.py"] = (
-        f'{_HEADER}\n"""Written by build.py."""\n\n__version__ = "{version}"\n'.encode()
-    )
+    files["sglang/version.py"] = re.sub(rb'"\d[^"]*"', f'"{version}"'.encode(), files["sglang/version.py"])
     return files
 
 
@@ -95,10 +94,7 @@ def build_wheelhouse(folder: Path, version: str) -> bool:
     lock = folder / "requirements.lock"
     wheel = folder / f"sglang-{version}+standin-py3-none-any.whl"
     # The digest in the lock makes another engine of other sources.
-    text = (
-        f"# sglang-engine: {version} stand-in, sources sha256 {digest.hexdigest()}\n"
-        f"sglang=={version}+standin\n"
-    )
+    text = f"# sglang-engine: {version} stand-in, sources sha256 {digest.hexdigest()}\nsglang=={version}+standin\n"
     if wheel.is_file() and lock.is_file() and lock.read_text(encoding="utf-8") == text:
         return False
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,9 +106,7 @@ def build_wheelhouse(folder: Path, version: str) -> bool:
     return True
 
 
-def make_model(
-    folder: Path, *, config: dict[str, Any], total_bytes: int, shards: int, parameters: int = 64
-) -> bool:
+def make_model(folder: Path, *, config: dict[str, Any], total_bytes: int, shards: int, parameters: int = 64) -> bool:
     """A model folder of a few KB: configuration, index that claims `total_bytes`, and real small safetensors."""
     names = [f"model-{number:05d}-of-{shards:05d}.safetensors" for number in range(1, shards + 1)]
     tensors = {f"model.layers.{number}.weight": name for number, name in enumerate(names)}
@@ -126,7 +120,13 @@ def make_model(
     }
     for number, name in enumerate(names):
         header = json.dumps(
-            {f"model.layers.{number}.weight": {"dtype": "BF16", "shape": [parameters], "data_offsets": [0, 2 * parameters]}}
+            {
+                f"model.layers.{number}.weight": {
+                    "dtype": "BF16",
+                    "shape": [parameters],
+                    "data_offsets": [0, 2 * parameters],
+                }
+            }
         ).encode()
         files[name] = struct.pack("<Q", len(header)) + header + bytes(2 * parameters)
     changed = False

@@ -10,8 +10,9 @@ import json
 import queue
 import time
 import uuid
+from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable
 
 from sglang.stand_in import auth, text
 from sglang.stand_in.engine import HEALTH_CHECK, Pending
@@ -106,7 +107,7 @@ class Api:
         except (ApiError, NativeError) as error:
             return error.response
 
-    def _not_found(self, request: Request) -> Response:
+    def _not_found(self, _request: Request) -> Response:
         return json_response({"detail": "Not Found"}, 404)
 
     def _deprecated(self, path: str, handler: Handler) -> Handler:
@@ -121,10 +122,10 @@ class Api:
 
     # State
 
-    def _ready(self, request: Request) -> Response:
+    def _ready(self, _request: Request) -> Response:
         return Response(200 if self._server.status == "Up" and not self._server.draining else 503)
 
-    def _health(self, request: Request) -> Response:
+    def _health(self, _request: Request) -> Response:
         """One token through scheduler and detokenizer; the sleep comes before the check (http_server.py:721-799)."""
         server = self._server
         if server.draining:
@@ -171,7 +172,7 @@ class Api:
             "max_model_len": self._settings.context_length,
         }
 
-    def _models(self, request: Request) -> Response:
+    def _models(self, _request: Request) -> Response:
         return json_response({"object": "list", "data": [self._card()]})
 
     def _one_model(self, request: Request) -> Response:
@@ -186,7 +187,7 @@ class Api:
         }
         return json_response({"error": error}, 404)
 
-    def _model_info(self, request: Request) -> Response:
+    def _model_info(self, _request: Request) -> Response:
         target = self._settings.target
         keys = ("model_path", "served_model_name", "tokenizer_path")
         later = ("preferred_sampling_params", "weight_version", "load_format", "reasoning_parser", "tool_call_parser")
@@ -209,7 +210,7 @@ class Api:
             }
         )
 
-    def _server_info(self, request: Request) -> Response:
+    def _server_info(self, _request: Request) -> Response:
         server = self._server
         server.engine.first_request.set()
         stats = server.engine.stats
@@ -262,7 +263,7 @@ class Api:
             }
         )
 
-    def _loads(self, request: Request) -> Response:
+    def _loads(self, _request: Request) -> Response:
         server = self._server
         stats = server.engine.stats
         memory = server.memory
@@ -321,7 +322,7 @@ class Api:
             }
         )
 
-    def _metrics(self, request: Request) -> Response:
+    def _metrics(self, _request: Request) -> Response:
         from sglang.stand_in import metrics
 
         return Response(200, metrics.render(self._server, self).encode(), "text/plain; version=1.0.0; charset=utf-8")
@@ -336,7 +337,7 @@ class Api:
             )
         return Response(400, b"Flush cache failed.\n")
 
-    def _freeze_gc(self, request: Request) -> Response:
+    def _freeze_gc(self, _request: Request) -> Response:
         return Response(200, b"Garbage collection frozen.\n")
 
     def _abort(self, request: Request) -> Response:
@@ -353,7 +354,9 @@ class Api:
         try:
             body = request.json()
         except ValueError as error:
-            raise ApiError(f"[{{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error: {error}'}}]") from error
+            raise ApiError(
+                f"[{{'type': 'json_invalid', 'loc': ('body', 0), 'msg': 'JSON decode error: {error}'}}]"
+            ) from error
         if not isinstance(body, dict):
             raise ApiError("the request body must be a JSON object")
         return body
@@ -393,13 +396,10 @@ class Api:
             for one in prompts
         ]
         if stream:
-            return Response(200, content_type="text/event-stream; charset=utf-8", chunks=self._stream_native(pendings[0]))
-        answers = []
-        for pending in pendings:
-            last: dict[str, Any] = {}
-            for last in self._outputs(pending, request):
-                pass
-            answers.append(last)
+            return Response(
+                200, content_type="text/event-stream; charset=utf-8", chunks=self._stream_native(pendings[0])
+            )
+        answers = [list(self._outputs(pending, request))[-1] for pending in pendings]
         return json_response(answers if isinstance(prompt, list) else answers[0])
 
     def _outputs(self, pending: Pending, request: Request | None) -> Iterator[dict[str, Any]]:
@@ -512,9 +512,7 @@ class Api:
             options = body.get("stream_options") or {}
             chunks = self._stream_openai(pending, model, chat, bool(options.get("include_usage")))
             return Response(200, content_type="text/event-stream; charset=utf-8", chunks=chunks)
-        last: dict[str, Any] = {}
-        for last in self._outputs(pending, request):
-            pass
+        last = list(self._outputs(pending, request))[-1]
         meta = last["meta_info"]
         choice: dict[str, Any] = {"index": 0}
         if chat:

@@ -10,7 +10,8 @@ import argparse
 import json
 import os
 import re
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from sglang.stand_in.profile import Profile
 
@@ -97,14 +98,13 @@ _REPLACEMENTS = {
 class _Deprecated(argparse.Action):
     """Stores True, whatever came, and keeps the warning for the log."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, _parser: Any, namespace: Any, _values: Any, option_string: str | None = None) -> None:
         setattr(namespace, self.dest, True)
-        flag = self.option_strings[0]
-        namespace.warnings = [
-            *getattr(namespace, "warnings", []),
+        text = (
             f"\033[1;33m'{option_string}' is deprecated and will be removed in a future release."
-            f" Use '{_REPLACEMENTS[flag]}' instead.\033[0m",
-        ]
+            f" Use '{_REPLACEMENTS[self.option_strings[0]]}' instead.\033[0m"
+        )
+        namespace.warnings = [*getattr(namespace, "warnings", []), text]
 
 
 class DeprecatedStoreTrueAction(_Deprecated):
@@ -116,7 +116,7 @@ class DeprecatedStoreConstAction(_Deprecated):
 
 
 class LoRAPathAction(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, _parser: Any, namespace: Any, values: Any, _option_string: str | None = None) -> None:
         setattr(namespace, self.dest, list(values or []))
 
 
@@ -225,7 +225,10 @@ def merge_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[s
     place = places[0]
     if place == len(argv) - 1:
         raise ValueError("No config file specified after --config flag!")
-    path = argv[place + 1]
+    return _config_words(parser, _read_config(argv[place + 1])) + argv[:place] + argv[place + 2 :]
+
+
+def _read_config(path: str) -> dict[str, Any]:
     suffix = os.path.splitext(path)[1]
     if suffix.lower() not in (".yaml", ".yml"):
         raise ValueError(f"Config file must be YAML format, got: {suffix}")
@@ -234,15 +237,19 @@ def merge_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[s
     with open(path, encoding="utf-8") as stream:
         config = read_yaml(stream.read(), path)
     if config is None:
-        config = {}
+        return {}
     if not isinstance(config, dict):
         raise ValueError("Config file must contain a dictionary at root level")
+    return config
 
-    flags = {key for action in parser._actions if _is_flag(action) for key in _keys(action)}
-    supported = {key for action in parser._actions if _is_supported(action) for key in _keys(action)}
+
+def _config_words(parser: argparse.ArgumentParser, config: dict[str, Any]) -> list[str]:
+    actions = parser._actions
+    flags = {key for action in actions if _is_flag(action) for key in _keys(action)}
+    supported = {key for action in actions if _is_supported(action) for key in _keys(action)}
     unsupported = {
         key: action
-        for action in parser._actions
+        for action in actions
         if not _is_supported(action) and action.dest not in ("help", "config")
         for key in _keys(action)
         if key not in supported
@@ -251,9 +258,7 @@ def merge_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[s
     for key, value in config.items():
         name = key.replace("-", "_")
         if name in unsupported:
-            raise ValueError(
-                f"Unsupported config option '{name}' with action '{type(unsupported[name]).__name__}'"
-            )
+            raise ValueError(f"Unsupported config option '{name}' with action '{type(unsupported[name]).__name__}'")
         if isinstance(value, bool):
             if name not in flags:
                 words += [f"--{key}", str(value).lower()]
@@ -266,7 +271,7 @@ def merge_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[s
             words += [f"--{key}", json.dumps(value)]
         else:
             words += [f"--{key}", str(value)]
-    return words + argv[:place] + argv[place + 2 :]
+    return words
 
 
 def _is_flag(action: argparse.Action) -> bool:

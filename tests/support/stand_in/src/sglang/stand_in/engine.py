@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import selectors
 import threading
@@ -92,11 +93,9 @@ class Engine:
 
     @staticmethod
     def _send(channel: Channel, message: dict[str, Any]) -> None:
-        try:
+        # To a dead child: the request waits, and the watchdog ends the server, as in the real one.
+        with contextlib.suppress(OSError):
             channel.send(message)
-        except OSError:
-            # The child is dead: the request waits, and the watchdog ends the server, as in the real one.
-            pass
 
     def forget(self, pending: Pending) -> None:
         self.requests.pop(pending.rid, None)
@@ -128,13 +127,11 @@ class Engine:
 
     def _read(self) -> None:
         selector = selectors.DefaultSelector()
-        for channel in [*(channel for _, channel in self._schedulers), self._detokenizer]:
-            selector.register(channel, selectors.EVENT_READ)
+        for end in [*(channel for _, channel in self._schedulers), self._detokenizer]:
+            selector.register(end, selectors.EVENT_READ, end)
         while selector.get_map():
             for key, _ in selector.select():
-                channel = key.fileobj
-                if not isinstance(channel, Channel):
-                    raise TypeError(f"{channel!r} is no channel")
+                channel: Channel = key.data
                 try:
                     while True:
                         message = channel.receive(0.0)

@@ -9,14 +9,16 @@ A thread per connection. Nothing here knows SGLang; the handler it is given does
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 from urllib.parse import parse_qs, unquote
 
 REASONS = {
@@ -77,9 +79,7 @@ class Response:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    return Response(
-        status, json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), "application/json"
-    )
+    return Response(status, json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), "application/json")
 
 
 class HttpServer:
@@ -101,7 +101,7 @@ class HttpServer:
         self._idle: set[socket.socket] = set()
         self._busy = 0
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = threading.Event()
 
     def bind(self, host: str, port: int) -> None:
         """Listen on every address of `host`. Raises OSError as asyncio's create_server would."""
@@ -122,13 +122,11 @@ class HttpServer:
             threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def close_listeners(self) -> None:
-        self._closing = True
+        self._closing.set()
         for listener in self._listeners:
-            try:
-                # Wakes the thread in accept; close alone would leave the port open until it returns.
+            # Wakes the thread in accept; close alone would leave the port open until it returns.
+            with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             listener.close()
 
     def close(self) -> None:
@@ -136,10 +134,8 @@ class HttpServer:
         self.close_listeners()
         with self._lock:
             for connection in self._idle:
-                try:
+                with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
 
     def busy(self) -> int:
         """Requests being answered."""
@@ -147,11 +143,11 @@ class HttpServer:
             return self._busy
 
     def _accept(self, listener: socket.socket) -> None:
-        while not self._closing:
+        while not self._closing.is_set():
             try:
                 connection, address = listener.accept()
             except OSError:
-                if self._closing:
+                if self._closing.is_set():
                     return
                 time.sleep(0.01)
                 continue
@@ -168,7 +164,7 @@ class HttpServer:
             buffer = b""
             while True:
                 with self._lock:
-                    if self._closing:
+                    if self._closing.is_set():
                         break
                     self._idle.add(connection)
                 request, buffer = self._read(connection, buffer)
@@ -234,7 +230,7 @@ class HttpServer:
         """Send the response; whether the connection may be used again."""
         response = self._handler(request)
         keep = request.headers.get("connection", "").lower() != "close" and request.headers[":version"] != "HTTP/1.0"
-        keep = keep and not self._closing
+        keep = keep and not self._closing.is_set()
         self._access(client, request, response.status)
         head = [f"HTTP/1.1 {response.status} {REASONS[response.status]}"]
         head.append(time.strftime("date: %a, %d %b %Y %H:%M:%S GMT", time.gmtime()))

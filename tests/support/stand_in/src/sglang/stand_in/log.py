@@ -12,16 +12,23 @@ import time
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
+def _level(name: str) -> int:
+    if name.lower() not in _LEVELS:
+        # The text of the real server, which asks the logging module for it.
+        raise AttributeError(f"module 'logging' has no attribute {name.upper()!r}")
+    return _LEVELS[name.lower()]
+
+
 class Log:
     """Writes lines as `[2026-11-29 14:24:10 TP0 EP0] text`.
 
-    level and http_level name the lowest level that is written (`--log-level`, `--log-level-http`).
+    level and http_level name the lowest level that is written (`--log-level`, `--log-level-http`);
+    AttributeError for one that logging does not know.
     """
 
     def __init__(self, level: str, http_level: str | None = None, prefix: str = "") -> None:
-        # An unknown level makes the real server fail; argument rules check it, so KeyError here is a bug.
-        self._level = _LEVELS[level.lower()]
-        self._http_level = _LEVELS[(http_level or level).lower()]
+        self._level = _level(level)
+        self._http_level = _level(http_level or level)
         self.prefix = prefix
         self._milliseconds = os.environ.get("SGLANG_LOG_MS", "").lower() in ("1", "true")
 

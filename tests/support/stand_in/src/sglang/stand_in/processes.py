@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -37,9 +38,7 @@ def set_title(title: str) -> None:
 
 def set_spawn_title(code: str) -> None:
     """Look like a fresh `multiprocessing` child: `PYTHON -c CODE`, named like the interpreter."""
-    import sys
-
-    set_title("\0".join((sys.executable, "-c", code)))
+    set_title(f"{sys.executable}\0-c\0{code}")
     _libc.prctl(_PR_SET_NAME, os.path.basename(sys.executable).encode()[:15] + b"\0", 0, 0, 0)
 
 

@@ -47,7 +47,7 @@ def ranks_of(resolved: dict[str, Any]) -> list[Rank]:
     """All ranks of this node (managers/scheduler.py:6260-6290: only dimensions above 1 are shown)."""
     tp_size, pp_size, dp_size = resolved["tp_size"], resolved["pp_size"], resolved["dp_size"]
     ep_size, attn_dp = resolved["ep_size"], resolved["attn_dp_size"]
-    ranks = []
+    ranks: list[Rank] = []
     for dp in range(dp_size):
         for pp in range(pp_size):
             for tp in range(tp_size):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -43,14 +44,17 @@ def main(argv: list[str]) -> NoReturn:
         raise
     except ValueError:
         _leave_by_exception(truth)
-    log = Log(args.log_level if args.log_level.lower() in ("debug", "warning", "error", "critical") else "info")
     server: Server | None = None
+    log = Log("info")
     try:
+        log = Log(args.log_level)
+        for text in getattr(args, "warnings", []):
+            log.warning(text)
         settings = resolve.resolve(profile=release, args=args, argv=argv, seed=times.seed)
         server = Server(settings=settings, times=times, truth=truth, begin=begin)
         server.start()
         status = server.serve()
-    except Exception:
+    except Exception:  # noqa: BLE001 (what the interpreter would do, in the real order)
         # The real launch_server kills its children in a `finally` before Python prints the traceback.
         if server is not None:
             server.kill_children()
@@ -183,7 +187,7 @@ class Server:
         except EOFError:
             # Main is gone; PR_SET_PDEATHSIG is on its way.
             status = 1
-        except BaseException:
+        except BaseException:  # noqa: BLE001 (a forked child must never return into main's code)
             traceback.print_exc()
         finally:
             rank.exit_quietly(status)
@@ -350,15 +354,13 @@ class Server:
         while thread.is_alive():
             thread.join(0.1)
 
-    def _on_sigterm(self, signum: int, frame: Any) -> None:
+    def _on_sigterm(self, _signum: int, _frame: Any) -> None:
         """uvicorn's handler until the first request, then SGLang's (tokenizer_manager.py:2443-2460, 4068)."""
         if not self._term.is_set():
             self._term_monotonic = time.monotonic()
             self.truth.note("term_received", draining=self.engine.first_request.is_set())
         if self.engine.first_request.is_set():
-            self.log.warning(
-                "SIGTERM received. signum=None frame=None. Draining requests and shutting down..."
-            )
+            self.log.warning("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
             self.draining = True
         self._term.set()
 
@@ -411,8 +413,10 @@ class Server:
 
     def _warm_up(self) -> None:
         """The thread that asks over HTTP whoever answers on the port (http_server.py:2357-2610)."""
+        import http.client
         import urllib.request
 
+        failures = (OSError, ValueError, http.client.HTTPException)
         resolved = self.settings.resolved
         if resolved["skip_server_warmup"]:
             self._up()
@@ -424,8 +428,7 @@ class Server:
                 try:
                     info = json.loads(self._ask(urllib.request, "/model_info", timeout=5))
                     break
-                except Exception:
-                    # The real one catches any failed request or assertion and tries again.
+                except failures:
                     error = traceback.format_exc()
             if info is None:
                 self.log.error(f"Initialization failed. warmup error: {error}")
@@ -447,7 +450,7 @@ class Server:
             limit = float(os.environ.get("SGLANG_WARMUP_TIMEOUT", "-1"))
             try:
                 self._ask(urllib.request, path, body=body, timeout=limit if limit > 0 else 600)
-            except Exception:
+            except failures:
                 self.log.error(f"Initialization failed. warmup error: {traceback.format_exc()}")
                 self.kill_tree()
             self._up()
@@ -515,18 +518,16 @@ class Server:
     def _schedulers_alive(self) -> list[int]:
         self._reap()
         return [
-            pid
-            for name, pid in self._children.items()
-            if name.startswith("scheduler") and name not in self._exit_codes
+            pid for name, pid in self._children.items() if name.startswith("scheduler") and name not in self._exit_codes
         ]
 
-    def _launch_sigquit(self, signum: int, frame: Any) -> None:
+    def _launch_sigquit(self, _signum: int, _frame: Any) -> None:
         self.log.error("Received sigquit from a child process. It usually means the child failed.")
         self.kill_tree()
 
-    def _on_sigquit(self, signum: int, frame: Any) -> None:
+    def _on_sigquit(self, _signum: int, _frame: Any) -> None:
         if not self.engine.first_request.is_set():
-            self._launch_sigquit(signum, frame)
+            self._launch_sigquit(_signum, _frame)
         self._frozen.set()
         self._watching.set()
         self.log.error("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
@@ -549,15 +550,11 @@ class Server:
         self._watching.set()
         for name, pid in self._children.items():
             if name not in self._exit_codes:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
         if self._tracker:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self._tracker, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def kill_children(self) -> None:
         """kill_process_tree(include_parent=False): returns when all are gone."""

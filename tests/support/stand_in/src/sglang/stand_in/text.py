@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import random
-from typing import Sequence
+from collections.abc import Sequence
 
-_WORDS = (
-    "the a of to and in is that it for on with as was at by an be this from or have are not but they which one you all"
-    " were when we there can more has their what some would make than first been its who now people my made over did"
-    " down only way find use may water long little very after words called just where most know token block draft"
-    " verify accept model serve ready load graph cache memory rank port unit host start answer question"
-).split()
-VOCABULARY = [" " + word for word in _WORDS]
+_WORDS = """
+the a of to and in is that it for on with as was at by an be this from or have are not but they which one you all were
+when we there can more has their what some would make than first been its who now people my made over did down only way
+find use may water long little very after words called just where most know token block draft verify accept model serve
+ready load graph cache memory rank port unit host start answer question
+"""
+VOCABULARY = [" " + word for word in _WORDS.split()]
 END_OF_TEXT = len(VOCABULARY)
 
 

@@ -14,8 +14,9 @@ import json
 import os
 import random
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Iterator, Mapping
+from typing import Any
 
 from sglang.stand_in.truth import Truth
 
@@ -46,8 +47,9 @@ DEFAULT_SECONDS: dict[str, float] = {
     "exit": 0.2,
 }
 
-# A timeout that shrank to milliseconds would fire on a busy machine; these never go below so many seconds.
-_FLOOR: dict[str, float] = {"health_timeout": 2.0, "stop_limit": 2.0}
+# A timeout that shrank to milliseconds would fire on a busy machine, and a poll would flood the log: these never go
+# below so many seconds. The warm-up asks 120 times at most, so its poll times 120 bounds the time to bind the port.
+_FLOOR: dict[str, float] = {"health_timeout": 2.0, "stop_limit": 2.0, "drain_poll": 0.05, "warm_up_poll": 0.01}
 
 
 class Times:
@@ -73,7 +75,7 @@ class Times:
         unknown = sorted(set(own) - set(DEFAULT_SECONDS))
         if unknown:
             raise ValueError(f"STAND_IN_TIMES names {unknown}: known steps are {sorted(DEFAULT_SECONDS)}")
-        self._own = own
+        self._own: dict[str, float] = own
         seed = environment.get("STAND_IN_SEED", "0")
         try:
             self.seed = int(seed)
