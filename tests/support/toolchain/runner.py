@@ -36,7 +36,8 @@ class Step:
     ``{junit}`` in ``argv`` and ``environ`` stands for the path of the step's JUnit file; where it occurs, that file is
     demanded. With ``counts_itself`` the command counts as one test more than its file. ``slots`` is how many of the
     runner's slots it takes; ``limit_s`` is when it is stopped and failed. With ``may_skip`` the exit status 3 means that
-    it does not run here; it says why in a line that begins with SKIPPED.
+    it does not run here; it says why in a line that begins with SKIPPED. A ``preparation`` is no test: it counts only when
+    it fails.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Step:
     environ: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
     counts_itself: bool = False
     may_skip: bool = False
+    preparation: bool = False
     slots: int = 1
     limit_s: float = 1200.0
 
@@ -89,6 +91,11 @@ class Result:
     elapsed_s: float
     log: Path
     why: str = ""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether nothing of the step ran. One that skipped some of its tests has run."""
+        return bool(self.count.skipped) and not (self.count.passed or self.count.failed)
 
 
 class StepsError(ValueError):
@@ -145,7 +152,7 @@ def count_step(*, step: Step, status: int | None, junit: Path, reason: str) -> t
             if not (count.passed or count.failed or count.skipped):
                 why = why or "ran no test"
     if not step.writes_junit or step.counts_itself:
-        count += Count(failed=1, failures=(step.name,)) if why else Count(passed=1)
+        count += Count(failed=1, failures=(step.name,)) if why else Count(passed=0 if step.preparation else 1)
     elif why and not count.failed:
         count += Count(failed=1, failures=(f"{step.name}: {why}",))
     return count, why
@@ -230,7 +237,7 @@ class Runner:
     def _drop_blocked(self, waiting: list[Step], results: list[Result]) -> list[Result]:
         """Give the steps a result that cannot run: failed because of a failed need, or skipped with a skipped one."""
         failed = {result.step.name for result in results if result.count.failed}
-        skipped = {result.step.name for result in results if not (result.count.passed or result.count.failed)}
+        skipped = {result.step.name for result in results if result.skipped}
         dropped = []
         for step in list(waiting):
             blockers = [name for name in step.needs if name in failed | skipped]
@@ -287,7 +294,8 @@ class Runner:
             self._stop(item.process)
         lines = item.log.read_text(encoding="utf-8", errors="replace").splitlines()
         count, why = count_step(step=item.step, status=status, junit=item.junit, reason=_skip_reason(lines))
-        mark = "FAIL" if why or count.failed else "pass" if count.passed else "skip"
+        result = Result(step=item.step, count=count, status=status, elapsed_s=elapsed, log=item.log, why=why)
+        mark = "FAIL" if count.failed else "skip" if result.skipped else "pass"
         told = f" ({count.summary()})" if item.step.writes_junit else ""
         self._line(mark, f"{item.step.name}: {elapsed:.1f} s{told}{', ' + why if why else ''}")
         if mark == "FAIL":
@@ -295,7 +303,7 @@ class Runner:
             for line in lines[-SHOWN_LINES:]:
                 self._say(f"  | {line}")
             self._say("----")
-        return Result(step=item.step, count=count, status=status, elapsed_s=elapsed, log=item.log, why=why)
+        return result
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         """End a step and what it started: asked first, so that a test can remove its hosts, then made to."""

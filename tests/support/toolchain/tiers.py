@@ -37,7 +37,7 @@ def _pytest(*words: str, seed: int) -> tuple[str, ...]:
 def environments() -> list[runner.Step]:
     """Return the steps that make the environments. They run with whatever Python runs this."""
     make = (sys.executable, "-m", f"{_TOOLS}.environments")
-    return [runner.Step(name="environment", argv=(*make, ".venv"))]
+    return [runner.Step(name="environment", argv=(*make, ".venv"), preparation=True)]
 
 
 def lint() -> list[runner.Step]:
@@ -66,7 +66,7 @@ def unit(*, seed: int) -> list[runner.Step]:
     make = (sys.executable, "-m", f"{_TOOLS}.environments", "--may-lack", ".venv-py39")
     return [
         runner.Step(name="unit", argv=("python", *_pytest("tests/unit", seed=seed)), needs=("environment",)),
-        runner.Step(name="environment py39", argv=make, may_skip=True),
+        runner.Step(name="environment py39", argv=make, may_skip=True, preparation=True),
         runner.Step(
             name="unit py39",
             argv=(".venv-py39/bin/python", *_pytest(*_TARGET_SIDE, seed=seed)),

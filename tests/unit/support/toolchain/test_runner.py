@@ -130,6 +130,13 @@ def test_a_command_can_count_beside_its_tests(run: t.Callable[..., Ran], status:
     assert (ran.count("s").passed, ran.count("s").failed) == (passed, failed)
 
 
+def test_a_preparation_counts_only_when_it_fails(run: t.Callable[..., Ran]) -> None:
+    ran = run(
+        step("a", preparation=True), step("b", needs=("a",)), step("c", "import sys; sys.exit(1)", preparation=True)
+    )
+    assert [ran.count(name) for name in "abc"] == [Count(), Count(passed=1), Count(failed=1, failures=("c",))]
+
+
 def test_needs_come_first_and_a_failed_one_fails_what_needs_it(run: t.Callable[..., Ran]) -> None:
     ran = run(
         step("a", "import sys; sys.exit(1)"), step("b", needs=("a",)), step("c", needs=("b",)), step("d"), slots=1

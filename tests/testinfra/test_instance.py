@@ -1,0 +1,104 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One deployed instance: the unit that systemd really uses, the process behind the port, the answers it gives."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+from testinfra.host import Host
+
+from ansible_collections.specdec.serving.tests.testinfra.conftest import Instance
+
+
+def ask(host: Host, instance: Instance, path: str, body: dict[str, t.Any] | None = None) -> tuple[int, str]:
+    """Ask the server on the host itself; returns HTTP status and text."""
+    url = f"http://127.0.0.1:{instance.port}{path}"
+    words = "curl --noproxy '*' --silent --max-time 30 --write-out '\\n%%{http_code}'"
+    if body is None:
+        done = host.run(f"{words} %s", url)
+    else:
+        done = host.run(f"{words} --header 'Content-Type: application/json' --data %s %s", json.dumps(body), url)
+    assert done.rc == 0, f"curl {url} ended with {done.rc}: {done.stderr}"
+    text, _newline, status = done.stdout.rpartition("\n")
+    return int(status), text
+
+
+def owners(host: Host, instance: Instance) -> set[str]:
+    """Return the control groups of the processes that listen on the instance's port."""
+    listening = host.check_output("ss -H --listening --numeric --tcp --processes 'sport = :%s'", instance.port)
+    pids = set(re.findall(r"pid=(\d+)", listening))
+    return {host.check_output("cat /proc/%s/cgroup", int(pid)).rpartition("::")[2].strip() for pid in pids}
+
+
+def test_the_unit_runs_and_starts_at_boot(host: Host, instance: Instance) -> None:
+    service = host.service(instance.unit)
+    assert service.is_running
+    assert service.is_enabled
+
+
+def test_systemd_uses_the_settings_that_a_server_needs(host: Host, instance: Instance) -> None:
+    properties = host.service(instance.unit).systemd_properties
+    wanted = {
+        "KillMode": "mixed",
+        "LimitMEMLOCK": "infinity",
+        "LogRateLimitIntervalUSec": "0",
+        "NeedDaemonReload": "no",
+        "NRestarts": "0",
+        "Restart": "on-failure",
+        "RestartPreventExitStatus": "2",
+        "Result": "success",
+        "TimeoutStartUSec": "infinity",
+        "Type": "exec",
+        "User": "sglang",
+    }
+    assert {name: properties.get(name) for name in wanted} == wanted
+
+
+def test_only_the_unit_listens_on_the_port(host: Host, instance: Instance) -> None:
+    group = host.service(instance.unit).systemd_properties["ControlGroup"]
+    assert owners(host, instance) == {group}
+
+
+def test_the_server_says_that_it_is_ready(host: Host, instance: Instance) -> None:
+    assert ask(host, instance, "/ready")[0] == 200
+
+
+def test_the_server_offers_the_model(host: Host, instance: Instance) -> None:
+    status, text = ask(host, instance, "/v1/models")
+    assert status == 200
+    assert [row["id"] for row in json.loads(text)["data"]] == [instance.served_model_name]
+
+
+def test_the_server_answers(host: Host, instance: Instance) -> None:
+    body = {
+        "model": instance.served_model_name,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+    status, text = ask(host, instance, "/v1/chat/completions", body)
+    assert status == 200, text
+    answer = json.loads(text)
+    assert answer["usage"]["completion_tokens"] > 0
+    assert answer["choices"][0]["message"]["content"]
+
+
+def test_the_engine_is_complete_and_not_the_servers_to_change(host: Host, instance: Instance) -> None:
+    command = host.service(instance.unit).systemd_properties["ExecStart"]
+    python = re.search(r"path=(\S+)", command)
+    assert python, command
+    engine = host.file(python.group(1).removesuffix("/bin/python"))
+    assert engine.is_directory
+    assert engine.user == "root"
+    record = json.loads(host.file(f"{engine.path}/engine.json").content_string)
+    assert record["version"].partition("+")[0] in engine.path
+
+
+def test_the_server_has_its_own_user(host: Host, instance: Instance) -> None:
+    pid = host.service(instance.unit).systemd_properties["MainPID"]
+    assert host.check_output("ps -o user= -p %s", int(pid)).strip() == "sglang"
