@@ -420,6 +420,33 @@ def gate_stability(
     return Gate("stability", True, f"invocation, main process, port owner and {count} engine processes are unchanged")
 
 
+# What the server measures lies within these phases of the journal's timeline.
+_MEASURED = {
+    "load_weight": ("loading_weights", "loading_draft"),
+    "cuda_graph": ("capturing_graphs",),
+}
+
+
+def cross_check(timeline: t.Sequence[t.Mapping[str, t.Any]], startup_time: t.Any) -> list[str]:
+    """Where the server's own ``startup_time`` (``/server_info``, seconds) does not fit into the journal's timeline.
+
+    More than 20 % and a second too long: lines of the log were late, lost, or read wrongly.
+    """
+    if not timeline or not isinstance(startup_time, dict):
+        return []
+    notes = []
+    for name, phases in _MEASURED.items():
+        value = startup_time.get(name)
+        parts = value.values() if isinstance(value, dict) else (value,)
+        measured = sum(part for part in parts if isinstance(part, (int, float)))
+        logged = sum(phase["duration"] for phase in timeline if phase["phase"] in phases)
+        if measured > logged * 1.2 + 1.0:
+            notes.append(
+                f"the server measured {measured:.1f} s of {name}, the journal shows {logged:.1f} s in {' and '.join(phases)}"
+            )
+    return notes
+
+
 __all__ = (
     "CRASHED",
     "CRASH_LOOP",
@@ -437,6 +464,7 @@ __all__ = (
     "Gate",
     "UnitJudgement",
     "compare_settings",
+    "cross_check",
     "default_generation_tokens",
     "describe_differences",
     "gate_generation",

@@ -30,6 +30,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     Gate,
     UnitJudgement,
     compare_settings,
+    cross_check,
     default_generation_tokens,
     gate_generation,
     gate_identity,
@@ -72,6 +73,41 @@ _GENERATE_TIMEOUT_S = 120.0
 _SETTLE_S = 3.0
 # A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
 _GENERATION_TRIES = 3
+
+
+#: The module's options; kept here so that the wait can be driven without Ansible, with the same defaults.
+ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
+    "unit": {"type": "str", "required": True},
+    "host": {"type": "str", "default": "127.0.0.1"},
+    "port": {"type": "int", "required": True},
+    "scheme": {"type": "str", "choices": ["http", "https"], "default": "http"},
+    "validate_certs": {"type": "bool", "default": True},
+    "ca_path": {"type": "path"},
+    "api_key": {"type": "str", "no_log": True},
+    "model": {"type": "str", "default": ""},
+    "model_path": {"type": "str", "default": ""},
+    "settings": {"type": "dict", "default": {}},
+    "replaces": {"type": "str", "default": ""},
+    "markers": {"type": "str", "choices": ["auto", "require", "ignore"], "default": "auto"},
+    "expected_markers": {"type": "int"},
+    "generation_tokens": {"type": "int", "no_log": False},
+    "stable_for": {"type": "float", "default": 0},
+    "timeout": {"type": "str", "default": "1350"},
+    "stall_timeout": {"type": "float"},
+    "spin_timeout": {"type": "float"},
+    "max_restarts": {"type": "int", "default": 0},
+    "wait": {"type": "bool", "default": True},
+    "client_url": {"type": "str"},
+    "leader": {"type": "str"},
+    "slice": {"type": "float"},
+    "log_lines": {"type": "int", "default": 20},
+    "resume": {"type": "dict"},
+}
+
+
+def defaults() -> dict[str, t.Any]:
+    """Every option with its default, None where there is none."""
+    return {name: option.get("default") for name, option in ARGUMENT_SPEC.items()}
 
 
 class OptionError(Exception):
@@ -752,6 +788,7 @@ class Waiter:
         self._set_phase(now)
         unit, log = self._unit, self._log
         ready = finding.state == READY
+        timeline = self._timeline(now)
         start = unit.exec_main_start_us / 1e6
         gates = [{"name": gate.name, "passed": gate.passed, "detail": gate.detail} for gate in self._gate_list()]
         weights = [{**dataclasses.asdict(model), "ranks": len(model.ranks)} for model in log.weights]
@@ -760,7 +797,7 @@ class Waiter:
             "state": finding.state,
             "ready": ready,
             "elapsed": round(now - self._started, 3),
-            "phase": self._phase,
+            "phase": SERVING if ready else self._phase,
             "phase_for": round(now - self._phase_since, 3),
             "gates": gates,
             "unit": self._options.unit,
@@ -768,7 +805,7 @@ class Waiter:
             "invocation_id": unit.invocation_id,
             "main_pid": unit.main_pid,
             "uptime": round(now - start, 3) if unit.main_pid and start else 0.0,
-            "timeline": self._timeline(now),
+            "timeline": timeline,
             "weights": weights,
             "markers": {"seen": log.markers, "expected": self._expected_markers()},
             "server": {key: value for key, value in self._server.items() if key != "skip_tokenizer_init"},
@@ -778,7 +815,7 @@ class Waiter:
             "log_tail": log.tail(self._options.log_lines),
             "log_incomplete": self._log_incomplete,
             "finished": finished,
-            "notices": self._all_notices(ready),
+            "notices": self._all_notices(ready, timeline),
         }
         if log.draining is not None and finding.state == STOPPING:
             result["draining"] = log.draining.remaining
@@ -801,8 +838,10 @@ class Waiter:
             result["msg"] = self._message(finding, now)
         return t.cast("dict[str, t.Any]", redact(result, self._secrets))
 
-    def _all_notices(self, ready: bool) -> list[str]:
+    def _all_notices(self, ready: bool, timeline: list[dict[str, t.Any]]) -> list[str]:
         notices = list(self._notices)
+        if not self._log_incomplete:
+            notices += cross_check(timeline, self._server.get("startup_time"))
         if ready and self._log_incomplete:
             notices.append(f"{self._options.unit}: {self._log_incomplete}; the other gates decided")
         if ready and self._unit.n_restarts:
@@ -862,4 +901,14 @@ def _dicts(value: t.Any, key: str) -> list[dict[str, t.Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-__all__ = ("HangUp", "Host", "OptionError", "Options", "PortView", "Waiter", "options_from")
+__all__ = (
+    "ARGUMENT_SPEC",
+    "HangUp",
+    "Host",
+    "OptionError",
+    "Options",
+    "PortView",
+    "Waiter",
+    "defaults",
+    "options_from",
+)

@@ -190,8 +190,8 @@ elapsed:
   type: float
 phase:
   description:
-    - Where the start is, one of V(starting), V(loading_weights), V(loading_draft), V(allocating_kv_cache), V(capturing_graphs),
-      V(binding), V(warming_up); empty when the unit does not run.
+    - Where the start is, one of V(starting), V(waiting_at_gate), V(loading_weights), V(loading_draft), V(allocating_kv_cache), V(capturing_graphs),
+      V(binding), V(warming_up), then V(serving); empty when the unit does not run.
   returned: always
   type: str
   sample: loading_weights
@@ -210,6 +210,18 @@ gates:
     detail:
       description: What was seen.
       type: str
+phase_for:
+  description: Seconds since the phase was first seen by this task.
+  returned: always
+  type: float
+unit:
+  description: The unit.
+  returned: always
+  type: str
+port:
+  description: The port.
+  returned: always
+  type: int
 invocation_id:
   description: The unit's InvocationID that the verdict is about.
   returned: always
@@ -326,35 +338,13 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
-from ansible_collections.specdec.serving.plugins.module_utils._waiter import HangUp, OptionError, Waiter, options_from
-
-ARGUMENT_SPEC = {
-    "unit": {"type": "str", "required": True},
-    "host": {"type": "str", "default": "127.0.0.1"},
-    "port": {"type": "int", "required": True},
-    "scheme": {"type": "str", "choices": ["http", "https"], "default": "http"},
-    "validate_certs": {"type": "bool", "default": True},
-    "ca_path": {"type": "path"},
-    "api_key": {"type": "str", "no_log": True},
-    "model": {"type": "str", "default": ""},
-    "model_path": {"type": "str", "default": ""},
-    "settings": {"type": "dict", "default": {}},
-    "replaces": {"type": "str", "default": ""},
-    "markers": {"type": "str", "choices": ["auto", "require", "ignore"], "default": "auto"},
-    "expected_markers": {"type": "int"},
-    "generation_tokens": {"type": "int", "no_log": False},
-    "stable_for": {"type": "float", "default": 0},
-    "timeout": {"type": "str", "default": "1350"},
-    "stall_timeout": {"type": "float"},
-    "spin_timeout": {"type": "float"},
-    "max_restarts": {"type": "int", "default": 0},
-    "wait": {"type": "bool", "default": True},
-    "client_url": {"type": "str"},
-    "leader": {"type": "str"},
-    "slice": {"type": "float"},
-    "log_lines": {"type": "int", "default": 20},
-    "resume": {"type": "dict"},
-}
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
+    ARGUMENT_SPEC,
+    HangUp,
+    OptionError,
+    Waiter,
+    options_from,
+)
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     Difference,
     EngineProcess,
     compare_settings,
+    cross_check,
     default_generation_tokens,
     gate_generation,
     gate_identity,
@@ -329,3 +330,21 @@ def test_stable_for_is_waited_for() -> None:
         for held in (4.9, 5.0)
     ]
     assert [gate.passed for gate in gates] == [None, True]
+
+
+TIMELINE = [{"phase": "loading_weights", "duration": 61.5}, {"phase": "loading_draft", "duration": 9.0}, {"phase": "capturing_graphs", "duration": 45.0}]
+
+
+@pytest.mark.parametrize(
+    ("startup_time", "words"),
+    [
+        ({"load_weight": 70.0, "cuda_graph": {"decode": 20.0, "prefill": 20.0}}, []),
+        pytest.param({"load_weight": 90.0}, ["load_weight"], id="longer than the journal shows"),
+        pytest.param({"cuda_graph": {"decode": 50.0, "prefill": 20.0}}, ["cuda_graph"], id="parts are summed up"),
+        pytest.param(None, [], id="a release that does not report it"),
+    ],
+)
+def test_cross_check(startup_time: t.Any, words: list[str]) -> None:
+    notes = cross_check(TIMELINE, startup_time)
+    assert len(notes) == len(words)
+    assert all(word in note for word, note in zip(words, notes))

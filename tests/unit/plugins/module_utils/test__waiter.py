@@ -22,6 +22,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
     OptionError,
     PortView,
     Waiter,
+    defaults,
     options_from,
 )
 
@@ -201,31 +202,12 @@ class ScriptedHost(Host):
 
 
 PARAMS: dict[str, t.Any] = {
+    **defaults(),
     "unit": "sglang-x.service",
-    "host": "127.0.0.1",
     "port": 30001,
-    "scheme": "http",
-    "validate_certs": True,
-    "ca_path": None,
-    "api_key": None,
     "model": "kimi-k2.6",
     "model_path": "/models/k26",
     "settings": {"tp_size": 1},
-    "replaces": "",
-    "markers": "auto",
-    "expected_markers": None,
-    "generation_tokens": None,
-    "stable_for": 0.0,
-    "timeout": "1350",
-    "stall_timeout": None,
-    "spin_timeout": None,
-    "max_restarts": 0,
-    "wait": True,
-    "client_url": None,
-    "leader": None,
-    "slice": None,
-    "log_lines": 20,
-    "resume": None,
 }
 
 

@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the wait of sglang_ready on a lab host without Ansible: options as JSON on stdin, the result as JSON on stdout.
+
+Options are the module's, with its defaults. `--no-sock-diag` makes the kernel's socket diagnosis unavailable, so that
+the fallback on /proc is what decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+
+from ansible_collections.specdec.serving.plugins.module_utils import _ready_host, _sockets
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import Waiter, defaults, options_from
+
+
+def _no_sock_diag(port: int) -> list[_sockets.Listener]:
+    raise OSError(errno.EPROTONOSUPPORT, "switched off for a test")
+
+
+def main() -> None:
+    """Read, wait, write."""
+    if "--no-sock-diag" in sys.argv[1:]:
+        original = _sockets.listeners
+        _ready_host.listeners = lambda port: original(port, sock_diag=_no_sock_diag)
+    options = options_from({**defaults(), **json.load(sys.stdin)})
+    with _ready_host.SystemHost(options.unit, options.endpoint) as host:
+        json.dump(Waiter(options, host).run(), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
