@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import typing as t
 
@@ -78,7 +78,7 @@ def test_json_is_the_same_value() -> None:
         pytest.param({"x": float("nan")}, ["nan"], id="nan"),
         pytest.param({"x": {"a": float("inf")}}, ["JSON"], id="inf-in-json"),
         pytest.param({"x": {1: 2}}, ["the key 1"], id="json-key"),
-        pytest.param({"x": datetime.date(2026, 1, 1)}, ["date", "quote it"], id="date"),
+        pytest.param({"x": dt.date(2026, 1, 1)}, ["date", "quote it"], id="date"),
         pytest.param({1: 2}, ["1 is no argument name"], id="number-as-name"),
     ],
 )

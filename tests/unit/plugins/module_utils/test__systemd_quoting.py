@@ -80,7 +80,7 @@ def read_environment(text: str) -> dict[str, str]:
     result = {}
     position = 0
     while position < len(text):
-        name, _, rest = text[position:].partition('="')
+        name, _, _rest = text[position:].partition('="')
         position += len(name) + 2
         value = ""
         while text[position] != '"':
@@ -125,7 +125,7 @@ VALUES = [
     pytest.param("\ufeffx", id="byte-order-mark"),
 ]
 
-text = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\n\0"), max_size=60)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=60)
 tricky = st.text(st.sampled_from(list("\"'\\%$;#{}()[]<>|&*?~`!@:+-= \taé\r🚀,")), max_size=30)
 
 
