@@ -9,15 +9,29 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 ROOT := $(patsubst %/,%,$(dir $(abspath $(lastword $(MAKEFILE_LIST)))))
 LINK := .collections/ansible_collections/specdec/serving
 TOOLCHAIN := PYTHONPATH=.collections python3 -m ansible_collections.specdec.serving.tests.support.toolchain
+LAB := tests/support/lab/lab.py
 export PATH := $(ROOT)/.venv/bin:$(PATH)
+
+# cpu_engine: the real SGLang on CPU. stand_in: a server that speaks and logs like it, and starts in a moment.
+ENGINE := cpu_engine
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-.PHONY: venv
-venv: $(LINK) ## make the environment (.venv) from requirements/*.txt; nothing to do when unchanged
-	@$(TOOLCHAIN).environments .venv
+.PHONY: demo
+demo: $(LINK) ## deploy SGLang to a lab host on loopback and ask it something; ENGINE=cpu_engine (default) or stand_in
+	@$(TOOLCHAIN).tiers demo --engine $(ENGINE)
+	ansible-playbook deploy.yml -l ct200$(DEMO_EXTRA)
+	ansible-playbook chat.yml -l ct200
+
+ifeq ($(ENGINE),stand_in)
+demo: DEMO_EXTRA := $() -e demo_engine=stand_in
+endif
+
+.PHONY: test
+test: $(LINK) ## run everything: lint, unit and integration tests, Molecule, the real engine
+	@$(TOOLCHAIN).tiers test
 
 .PHONY: lint
 lint: $(LINK) ## check style, types, documentation and Ansible's own rules
@@ -26,6 +40,39 @@ lint: $(LINK) ## check style, types, documentation and Ansible's own rules
 .PHONY: test-unit
 test-unit: $(LINK) ## run the unit tests, target-side ones on Python 3.9 as well
 	@$(TOOLCHAIN).tiers unit
+
+.PHONY: test-integration
+test-integration: $(LINK) ## run the tests on lab hosts, those of the real engine included
+	@$(TOOLCHAIN).tiers integration
+
+.PHONY: molecule
+molecule: $(LINK) ## run the Molecule scenarios
+	@$(TOOLCHAIN).tiers molecule
+
+.PHONY: venv
+venv: $(LINK) ## make the environment (.venv) from requirements/*.txt; nothing to do when unchanged
+	@$(TOOLCHAIN).environments .venv
+
+.PHONY: hosts
+hosts: ## make the demo's hosts, ct200 and b300, and their part of the demo inventory
+	@$(LAB) up ct200 b300 --inventory inventories/demo/lab.yml
+
+.PHONY: wheelhouse
+wheelhouse: $(LINK) ## make the wheelhouses of both engines
+	@python3 tests/support/stand_in/build.py
+	@python3 tests/support/cpu_engine/build.py wheelhouse
+
+.PHONY: models
+models: wheelhouse ## make the tiny models of the real engine
+	@python3 tests/support/cpu_engine/build.py models
+
+.PHONY: down
+down: ## remove this checkout's lab hosts; what was downloaded and built stays
+	@$(LAB) down
+
+.PHONY: clean
+clean: down ## remove this checkout's lab hosts and everything generated
+	@rm -rf build .venv .venv-py39 inventories/demo/lab.yml molecule/*/inventory/lab.yml
 
 # Archives of the source leave the link out (.gitattributes).
 $(LINK):

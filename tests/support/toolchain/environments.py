@@ -33,7 +33,8 @@ CONTROLLER_VERSIONS = ((3, 13), (3, 12), (3, 14))
 TARGET_VERSIONS = ((3, 9),)
 
 #: Asks an interpreter what it is, and whether it can make an environment: Debian's python3 without python3-venv cannot.
-_PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2], sys.base_prefix, sep='\\n')"
+#: In a virtual environment, such as the one that is about to be replaced, the interpreter below it is meant.
+_PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2], sys._base_executable, sep='\\n')"
 
 
 class ToolchainError(Exception):
@@ -46,7 +47,7 @@ class InterpreterNotFoundError(ToolchainError):
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
-    """An interpreter that was run and can make environments."""
+    """An interpreter that was run and can make environments. ``path`` is its own, outside of any environment."""
 
     path: str
     version: tuple[int, int]
@@ -130,7 +131,7 @@ def probe(path: str) -> Interpreter | str:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
         return f"cannot make a virtual environment: it said {said!r}"
     major, minor = lines[0].split(".")
-    return Interpreter(path=path, version=(int(major), int(minor)))
+    return Interpreter(path=lines[1], version=(int(major), int(minor)))
 
 
 def find_interpreter(*, versions: tuple[tuple[int, int], ...], environ: t.Mapping[str, str]) -> Interpreter:
@@ -163,7 +164,7 @@ def key(*, env: Environment, root: Path, python: str) -> str:
 
 
 def current(*, env: Environment, root: Path, environ: t.Mapping[str, str]) -> Path | None:
-    """Return the environment if it is there, complete and of these requirements, without running anything."""
+    """Return the environment if it is there, complete and of these requirements, running nothing but a $PYTHON that was named."""
     link = root / env.name
     if not link.is_symlink():
         return None
@@ -173,8 +174,12 @@ def current(*, env: Environment, root: Path, environ: t.Mapping[str, str]) -> Pa
         made_with = (venv / "made-with").read_text(encoding="utf-8")
     except OSError:
         return None
-    if not os.access(python, os.X_OK) or (environ.get("PYTHON") and environ["PYTHON"] != made_with):
+    if not os.access(python, os.X_OK):
         return None
+    if environ.get("PYTHON"):
+        asked = probe(environ["PYTHON"])
+        if not isinstance(asked, Interpreter) or asked.path != made_with:
+            return None
     return venv if venv.name == f"{env.name.lstrip('.')}-{key(env=env, root=root, python=made_with)}" else None
 
 

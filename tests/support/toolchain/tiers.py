@@ -14,79 +14,150 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.tests.support.toolchain import runner
 from ansible_collections.specdec.serving.tests.support.toolchain.environments import ROOT
+from ansible_collections.specdec.serving.tests.support.toolchain.runner import Runner, Step, report
 
 #: The variable that carries a tier's seed to every step. Set it to repeat a run.
 SEED = "SPECDEC_SEED"
+#: The variable that tells a Molecule scenario where its checks leave their JUnit file.
+JUNIT = "SPECDEC_JUNIT"
 
 _COLLECTION = "ansible_collections.specdec.serving"
 _TOOLS = f"{_COLLECTION}.tests.support.toolchain"
+_LAB = "tests/support/lab/lab.py"
 #: What runs on a managed host, tested on its oldest Python too.
 _TARGET_SIDE = ("tests/unit/plugins/modules", "tests/unit/plugins/module_utils")
 
 
+def _own(*words: str) -> tuple[str, ...]:
+    """Return a command for the Python that runs this: it needs nothing but the standard library."""
+    return (sys.executable, *words)
+
+
 def _tool(name: str, *words: str) -> tuple[str, ...]:
+    """Return a command for a tool of this folder that needs the environment."""
     return ("python", "-m", f"{_TOOLS}.{name}", *words)
 
 
-def _pytest(*words: str, seed: int) -> tuple[str, ...]:
-    return ("-m", "pytest", "--junit-xml={junit}", f"--hypothesis-seed={seed}", "--quiet", *words)
+#: What has to be there before a test can run, in the order in which it is best begun.
+PREPARATIONS = (
+    Step(name="environment", argv=_own("-m", f"{_TOOLS}.environments", ".venv"), preparation=True),
+    Step(
+        name="cpu-engine wheelhouse",
+        argv=_own("tests/support/cpu_engine/build.py", "wheelhouse"),
+        preparation=True,
+        limit_s=2400,
+    ),
+    # A host that is made and removed leaves the image that all others start from.
+    Step(name="lab image", argv=("sh", "-c", f"{_LAB} up image && {_LAB} down image"), preparation=True, limit_s=600),
+    Step(name="stand-in wheelhouse", argv=_own("tests/support/stand_in/build.py"), preparation=True, limit_s=120),
+    Step(
+        name="environment py39",
+        argv=_own("-m", f"{_TOOLS}.environments", "--may-lack", ".venv-py39"),
+        preparation=True,
+        may_skip=True,
+    ),
+    Step(
+        name="demo hosts",
+        argv=(_LAB, "up", "ct200", "b300", "--inventory", "inventories/demo/lab.yml"),
+        preparation=True,
+        limit_s=600,
+    ),
+    Step(
+        name="cpu-engine models",
+        argv=_own("tests/support/cpu_engine/build.py", "models"),
+        needs=("cpu-engine wheelhouse",),
+        preparation=True,
+    ),
+)
+
+#: What `make demo ENGINE=` needs, by the name it takes.
+DEMO_NEEDS = {
+    "cpu_engine": ("environment", "demo hosts", "cpu-engine wheelhouse", "cpu-engine models"),
+    "stand_in": ("environment", "demo hosts", "stand-in wheelhouse"),
+}
 
 
-def environments() -> list[runner.Step]:
-    """Return the steps that make the environments. They run with whatever Python runs this."""
-    make = (sys.executable, "-m", f"{_TOOLS}.environments")
-    return [runner.Step(name="environment", argv=(*make, ".venv"), preparation=True)]
-
-
-def lint() -> list[runner.Step]:
+def lint() -> list[Step]:
     """Return the steps of `make lint`, the longest first."""
     needs = ("environment",)
     return [
-        runner.Step(name="lint ansible-test sanity", argv=_tool("sanity", "sanity"), needs=needs),
-        runner.Step(name="lint ansible-lint", argv=("ansible-lint", "--offline", "--nocolor"), needs=needs),
-        runner.Step(
-            name="lint mypy",
-            argv=("mypy", "-p", f"{_COLLECTION}.plugins", "-p", _TOOLS),
-            needs=needs,
-        ),
-        runner.Step(name="lint antsibull-docs", argv=_tool("sanity", "docs"), needs=needs),
-        runner.Step(name="lint ruff check", argv=("ruff", "check", "."), needs=needs),
-        runner.Step(name="lint ruff format", argv=("ruff", "format", "--check", "--diff", "."), needs=needs),
-        runner.Step(name="lint yamllint", argv=("yamllint", "--strict", "."), needs=needs),
-        runner.Step(name="lint antsibull-changelog", argv=("antsibull-changelog", "lint"), needs=needs),
-        runner.Step(name="lint shellcheck", argv=_tool("shell_scripts"), needs=needs),
-        runner.Step(name="lint self-contained", argv=_tool("self_contained"), needs=needs),
+        Step(name="lint ansible-test sanity", argv=_tool("sanity", "sanity"), needs=needs),
+        Step(name="lint ansible-lint", argv=("ansible-lint", "--offline", "--nocolor"), needs=needs),
+        Step(name="lint mypy", argv=("mypy", "-p", f"{_COLLECTION}.plugins", "-p", _TOOLS), needs=needs),
+        Step(name="lint antsibull-docs", argv=_tool("sanity", "docs"), needs=needs),
+        Step(name="lint ruff check", argv=("ruff", "check", "."), needs=needs),
+        Step(name="lint ruff format", argv=("ruff", "format", "--check", "--diff", "."), needs=needs),
+        Step(name="lint yamllint", argv=("yamllint", "--strict", "."), needs=needs),
+        Step(name="lint antsibull-changelog", argv=("antsibull-changelog", "lint"), needs=needs),
+        Step(name="lint shellcheck", argv=_tool("shell_scripts"), needs=needs),
+        Step(name="lint self-contained", argv=_tool("self_contained"), needs=needs),
     ]
 
 
-def unit(*, seed: int) -> list[runner.Step]:
+def _pytest(name: str, *words: str, seed: int, python: str = "python", needs: tuple[str, ...] = ()) -> Step:
+    options = ("--quiet", "--junit-xml={junit}", f"--hypothesis-seed={seed}")
+    return Step(name=name, argv=(python, "-m", "pytest", *options, *words), needs=needs)
+
+
+def unit(*, seed: int) -> list[Step]:
     """Return the steps of `make test-unit`."""
-    make = (sys.executable, "-m", f"{_TOOLS}.environments", "--may-lack", ".venv-py39")
+    old = ".venv-py39/bin/python"
     return [
-        runner.Step(name="unit", argv=("python", *_pytest("tests/unit", seed=seed)), needs=("environment",)),
-        runner.Step(name="environment py39", argv=make, may_skip=True, preparation=True),
-        runner.Step(
-            name="unit py39",
-            argv=(".venv-py39/bin/python", *_pytest(*_TARGET_SIDE, seed=seed)),
-            needs=("environment py39",),
-        ),
+        _pytest("unit", "tests/unit", seed=seed, needs=("environment",)),
+        _pytest("unit py39", *_TARGET_SIDE, seed=seed, python=old, needs=("environment py39",)),
     ]
 
 
-def steps(tier: str, *, seed: int) -> list[runner.Step]:
-    """Return the steps of a tier."""
-    parts: dict[str, t.Callable[[], list[runner.Step]]] = {
+def integration(*, seed: int) -> list[Step]:
+    """Return the steps of `make test-integration`."""
+    lab = ("environment", "lab image", "stand-in wheelhouse")
+    real = (*lab, "cpu-engine models")
+    return [
+        _pytest("integration", "tests/integration", "-m", "not real_engine", seed=seed, needs=lab),
+        _pytest("integration real engine", "tests/integration", "-m", "real_engine", seed=seed, needs=real),
+    ]
+
+
+def molecule() -> list[Step]:
+    """Return the steps of `make molecule`. A scenario counts as a test beside the checks that it makes on its hosts."""
+    lab = ("environment", "lab image")
+    scenarios = {"default": (*lab, "stand-in wheelhouse"), "real_engine": (*lab, "cpu-engine models")}
+    return [
+        Step(
+            name=f"molecule {name}",
+            argv=("molecule", "test", "--scenario-name", name),
+            needs=needs,
+            environ={JUNIT: "{junit}", "MOLECULE_GLOB": "molecule/*/molecule.yml"},
+            counts_itself=True,
+        )
+        for name, needs in scenarios.items()
+    ]
+
+
+def tier_steps(tier: str, *, seed: int) -> list[Step]:
+    """Return the steps of a tier with the preparations that they need."""
+    tiers: dict[str, t.Callable[[], list[Step]]] = {
         "lint": lint,
         "unit": lambda: unit(seed=seed),
+        "integration": lambda: integration(seed=seed),
+        "molecule": molecule,
     }
-    wanted = list(parts) if tier == "test" else [tier]
-    return environments() + [step for part in wanted for step in parts[part]()]
+    tests = [step for name, steps in tiers.items() if tier in ("test", name) for step in steps()]
+    return [*preparations({need for step in tests for need in step.needs}), *tests]
+
+
+def preparations(names: t.Collection[str]) -> list[Step]:
+    """Return the preparations called so and those that they need in turn."""
+    wanted = set(names)
+    for step in reversed(PREPARATIONS):  # a need stands before what needs it
+        if step.name in wanted:
+            wanted.update(step.needs)
+    return [step for step in PREPARATIONS if step.name in wanted]
 
 
 def environ(*, root: Path, seed: int, outer: t.Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of every step: our tools first on PATH, the seed, no colours, no question to a terminal."""
+    """Return the environment of every step: our tools first on PATH, the seed, no colours."""
     return {
         **outer,
         "PATH": f"{root / '.venv' / 'bin'}{os.pathsep}{outer.get('PATH', os.defpath)}",
@@ -99,34 +170,40 @@ def environ(*, root: Path, seed: int, outer: t.Mapping[str, str]) -> dict[str, s
     }
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Run a tier; exit 0 if everything passed."""
+    """Run a tier, or make what the demo needs; exit 0 if everything passed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tier", choices=["lint", "unit", "test"])
-    tier = parser.parse_args(argv).tier
+    parser.add_argument("tier", choices=["lint", "unit", "integration", "molecule", "test", "demo"])
+    parser.add_argument("--engine", choices=sorted(DEMO_NEEDS), default="cpu_engine", help="of the demo")
+    options = parser.parse_args(argv)
     given = os.environ.get(SEED)
     if given and not given.isdigit():
         parser.error(f"{SEED} is {given!r}: a whole number, or unset for a new one")
     seed = int(given) if given else random.SystemRandom().randrange(2**32)
-    started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-
-    say(f"make {tier}: seed {seed} (repeat with {SEED}={seed})")
-    work = runner.Runner(
+    demo = options.tier == "demo"
+    steps = preparations(DEMO_NEEDS[options.engine]) if demo else tier_steps(options.tier, seed=seed)
+    runner = Runner(
         root=ROOT,
-        logs=ROOT / "build" / "logs" / tier,
+        logs=ROOT / "build" / "logs" / options.tier,
         slots=max(2, os.cpu_count() or 1),
         environ=environ(root=ROOT, seed=seed, outer=os.environ),
-        say=say,
+        say=_say,
     )
+    started = time.monotonic()
+    if not demo:
+        _say(f"{options.tier}: seed {seed} (repeat with {SEED}={seed})")
     try:
-        results = work.run(steps(tier, seed=seed))
+        results = runner.run(steps)
     except KeyboardInterrupt:
-        say("interrupted")
+        _say("interrupted")
         return 130
-    return 0 if runner.report(results, say=say, elapsed_s=time.monotonic() - started, seed=seed) else 1
+    if demo:
+        return 1 if any(result.count.failed for result in results) else 0
+    return 0 if report(results, say=_say, elapsed_s=time.monotonic() - started, seed=seed) else 1
 
 
 if __name__ == "__main__":

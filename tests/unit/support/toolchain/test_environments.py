@@ -16,6 +16,8 @@ from ansible_collections.specdec.serving.tests.support.toolchain.environments im
 
 OURS = (sys.version_info[0], sys.version_info[1])
 NEVER = (9, 9)
+#: The interpreter that runs this, outside of the environment that it runs in.
+BASE = str(sys._base_executable)  # type: ignore[attr-defined]
 
 
 def executable(path: Path, text: str) -> Path:
@@ -62,7 +64,12 @@ def test_pyenv_is_looked_for_in_the_home_folder(tmp_path: Path) -> None:
 
 
 def test_probe_runs_the_interpreter() -> None:
-    assert environments.probe(sys.executable) == Interpreter(path=sys.executable, version=OURS)
+    assert environments.probe(sys.executable) == Interpreter(path=BASE, version=OURS)
+
+
+def test_an_environment_stands_for_the_interpreter_below_it(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "v"], check=True)
+    assert environments.probe(str(tmp_path / "v" / "bin" / "python")) == Interpreter(path=BASE, version=OURS)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +97,7 @@ def test_a_candidate_that_does_not_work_is_passed_over(tmp_path: Path) -> None:
     executable(tmp_path / "bin" / f"python{OURS[0]}.{OURS[1]}", "#!/bin/sh\nexit 1")
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
     found = environments.find_interpreter(versions=(OURS,), environ={"PATH": str(tmp_path / "bin"), "HOME": "/none"})
-    assert found.path == str(tmp_path / "bin" / "python3")
+    assert found.version == OURS
 
 
 def test_the_error_names_everything_that_was_looked_at(tmp_path: Path) -> None:
