@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from ansible_collections.specdec.serving.plugins.module_utils import _processes
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     ExitWatch,
