@@ -136,9 +136,13 @@ def build_parser(profile: Profile) -> argparse.ArgumentParser:
     for entry in profile.load("arguments.json"):
         if entry["action"] == "_HelpAction":
             continue
-        options: dict[str, Any] = {"dest": entry["dest"], "action": _ACTIONS[entry["action"]]}
-        if "default" in entry:
-            options["default"] = entry["default"]
+        options: dict[str, Any] = {
+            "dest": entry["dest"],
+            "action": _ACTIONS[entry["action"]],
+            "default": entry.get("default"),
+        }
+        if entry.get("hidden"):
+            options["help"] = argparse.SUPPRESS
         if entry.get("required"):
             options["required"] = True
         flags = entry["flags"]
@@ -160,8 +164,8 @@ def build_parser(profile: Profile) -> argparse.ArgumentParser:
 def read_yaml(text: str, origin: str) -> Any:
     """The YAML that a deployment writes: a flat mapping `key: value`, one a line, and comments.
 
-    A value is JSON (string in double quotes, number, true, false, null, list, object), a single-quoted string or a
-    plain word. Anything deeper raises ValueError: the real engine reads all of YAML, the stand-in this part.
+    A value is JSON (string in double quotes, number, true, false, null, list, object), a single-quoted string, a
+    plain word or a list of such words. Anything deeper raises ValueError: the real engine reads all of YAML, the stand-in this part.
     """
     result: dict[str, Any] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -186,7 +190,13 @@ def _scalar(text: str) -> Any:
             raise ValueError("a single-quoted string of the --config file does not end")
         return match[1].replace("''", "'")
     if text[:1] in ('"', "[", "{"):
-        value, end = json.JSONDecoder().raw_decode(text)
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            words = re.fullmatch(r"\[([^\[\]{}\"']*)\]", text)
+            if words is None:
+                raise
+            return [_scalar(word.strip()) for word in words[1].split(",")]
         if text[end:].strip() and not text[end:].strip().startswith("#"):
             raise ValueError("text after a JSON value in the --config file")
         return value
