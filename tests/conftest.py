@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
 SEED = int(os.environ.get("SPECDEC_SEED") or random.SystemRandom().randrange(2**32))
+
+
+def pytest_configure() -> None:
+    """Let tests find the commands of the environment that runs them, also where it is not activated."""
+    tools = str(Path(sys.executable).parent)
+    if tools not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([tools, os.environ.get("PATH", os.defpath)])
 
 
 def pytest_report_header() -> str:
