@@ -523,8 +523,7 @@ def test_text_that_only_looks_like_a_marker(line: str) -> None:
     [
         "\x1b[1m[2026-11-29 14:24:24 TP0] Load weight end. elapsed=1.00 s, type=T, avail mem=1.00 GB, mem usage=1.00 GB.\x1b[0m",
         "[2026-11-29 14:24:24 TP0] \x1b[32mLoad weight end.\x1b[0m elapsed=1.00 s, type=T, avail mem=1.00 GB, mem usage=1.00 GB.",
-        "Loading:  50%\rLoading: 100%\r[2026-11-29 14:24:24 TP0] Load weight end. elapsed=1.00 s, type=T, avail mem=1.00 GB, "
-        "mem usage=1.00 GB.\r",
+        "Loading:  50%\rLoading: 100%\r[2026-11-29 14:24:24 TP0] Load weight end. type=T, avail mem=1.00 GB, mem usage=1.00 GB.\r",
         "noise\n[2026-11-29 14:24:24 TP0] Load weight end. elapsed=1.00 s, type=T, avail mem=1.00 GB, mem usage=1.00 GB.",
     ],
 )
@@ -929,5 +928,5 @@ def test_configurations_without_markers(
 
 @pytest.mark.parametrize("value", ["eight", 0, -1, [8], "1.5"])
 def test_sizes_that_are_none(value: Any) -> None:
-    with pytest.raises(ValueError, match="tp_size is .*the expected markers cannot be worked out"):
+    with pytest.raises(ValueError, match=r"tp_size is .*the expected markers cannot be worked out"):
         expected_markers({"tp_size": value})
