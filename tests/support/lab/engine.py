@@ -9,8 +9,10 @@ the network namespaces of the containers are mounted in it. A process of its own
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable
@@ -31,6 +33,7 @@ from ansible_collections.specdec.serving.tests.support.lab.tools import SEARCH_P
 __all__ = ["Engine", "Holder"]
 
 _SET_UP = "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && echo ready && exec sleep infinity"
+_LOST = re.compile(r"container (?P<id>[0-9a-f]{64}): retrieving network namespace at (?P<netns>/\S+): ")
 _TAKE_OVER = "echo ready && exec sleep infinity"
 
 
@@ -54,9 +57,11 @@ class Holder:
         Where the old holder died but a process of *residents* still lives in its namespace, the new one moves in there;
         so hosts that are still up stay reachable for podman.
         """
-        mark = self.mark()
-        if mark is not None:
-            return mark
+        with open(self._record.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return self.mark() or self._make(residents)
+
+    def _make(self, residents: Iterable[ProcessMark]) -> ProcessMark:
         resident = next((one for one in residents if one.alive()), None)
         if resident is None:
             argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SET_UP]
@@ -119,9 +124,9 @@ class Engine:
     def call(
         self,
         *words: str,
-        input: str | None = None,
+        input: str | None = None,  # noqa: A002  the name that subprocess.run has
         check: bool = True,
-        timeout: float | None = None,  # noqa: A002  as in subprocess.run
+        timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run ``podman WORDS`` and capture its output."""
         return run(self.argv(*words), input=input, check=check, timeout=timeout, env=dict(os.environ, PATH=SEARCH_PATH))
@@ -134,8 +139,23 @@ class Engine:
         return found[0]
 
     def containers(self, label: str) -> list[str]:
-        """Names of all containers with this label, running or not."""
-        return self.call("ps", "--all", "--filter", f"label={label}", "--format", "{{.Names}}").stdout.split()
+        """Names of all containers with this label (``KEY=VALUE``), running or not.
+
+        podman cannot list a container that it believes to run while its network namespace is gone. Such a one is dead;
+        where it carries the label it is removed on the way, and named all the same.
+        """
+        key, _equals, value = label.partition("=")
+        removed: list[str] = []
+        while True:
+            done = self.call("ps", "--all", "--filter", f"label={label}", "--format", "{{.Names}}", check=False)
+            if done.returncode == 0:
+                return removed + done.stdout.split()
+            lost = _LOST.search(done.stderr)
+            known = self.inspect(lost["id"]) if lost else None
+            if lost is None or known is None or known["Config"]["Labels"].get(key) != value or known["Name"] in removed:
+                raise CommandFailed(done.args, done.returncode, done.stdout, done.stderr)
+            self.remove(lost["id"], netns=lost["netns"])
+            removed.append(known["Name"])
 
     def remove(self, container: str, *, netns: str = "") -> None:
         """Remove one container and what it left in the firewall; *netns* is its network namespace file where known.
@@ -159,15 +179,13 @@ class Engine:
         if failure is not None:
             raise failure
         if self._plan.own_namespace:
-            self._remove_remains(known, netns)
+            self._remove_remains(known["Id"], netns)
 
-    def _remove_remains(self, known: dict[str, Any], netns: str) -> None:
+    def _remove_remains(self, container_id: str, netns: str) -> None:
         env = dict(os.environ, PATH=SEARCH_PATH)
         saved = run(["iptables-save", "-t", "nat"], env=env).stdout
-        bindings = known["HostConfig"]["PortBindings"] or {}
-        for binding in (one for group in bindings.values() for one in group or ()):
-            for words in delete_rules(saved, container_id=known["Id"], port=int(binding["HostPort"])):
-                run(["iptables", "--wait", "-t", "nat", *words], env=env)
+        for words in delete_rules(saved, container_id=container_id):
+            run(["iptables", "--wait", "-t", "nat", *words], env=env)
         # The file of a namespace that went with the holder is left behind, empty; podman removes only what is mounted.
         if netns.startswith("/run/netns/netns-"):
             Path(netns).unlink(missing_ok=True)

@@ -412,7 +412,7 @@ class Lab:
 
         With the last host go the network and the holder; keys and the image stay.
         """
-        if not self.folder.exists():
+        if not self.folder.exists() or tools.missing(["podman"]):
             return []
         with self._locked():
             prefix = f"{self.network}-"

@@ -14,7 +14,7 @@ def _value(words: list[str], option: str) -> str:
     return words[words.index(option) + 1] if option in words[:-1] else ""
 
 
-def delete_rules(saved: str, *, container_id: str, port: int) -> list[list[str]]:
+def delete_rules(saved: str, *, container_id: str) -> list[list[str]]:
     """Arguments for ``iptables -t nat`` that remove the port forwarding of one container.
 
     *saved* is the output of ``iptables-save -t nat``. netavark marks the rule of a published port with the container's
@@ -23,6 +23,8 @@ def delete_rules(saved: str, *, container_id: str, port: int) -> list[list[str]]
     """
     rules = [shlex.split(line) for line in saved.splitlines() if line.startswith("-A ")]
     marked = [rule for rule in rules if container_id and f"id: {container_id}" in _value(rule, "--comment")]
-    chains = {_value(rule, "-j") for rule in marked}
-    inner = [rule for rule in rules if rule[1] in chains and _value(rule, "--dport") == str(port)]
-    return [["-D", *rule[1:]] for rule in [*marked, *inner]]
+    inner = {(_value(rule, "-j"), _value(rule, "--dport")) for rule in marked}
+    return [
+        ["-D", *rule[1:]]
+        for rule in [*marked, *(rule for rule in rules if (rule[1], _value(rule, "--dport")) in inner)]
+    ]
