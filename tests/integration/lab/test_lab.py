@@ -264,6 +264,7 @@ def test_all_killed_from_outside_and_the_records_lost(other: Clone) -> None:
     assert dead[0]["container_id"] not in forwarding_rules()
     assert sorted(other("down").stdout.split()) == ["a", "b", "removed", "removed"]
     assert dead[1]["container_id"] not in forwarding_rules()
+    assert not any(Path(host["netns"]).exists() for host in dead)
 
 
 def test_down_removes_only_its_own_and_gives_the_port_back(clone: Clone, other: Clone) -> None:

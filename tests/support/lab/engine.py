@@ -154,39 +154,34 @@ class Engine:
             known = self.inspect(lost["id"]) if lost else None
             if lost is None or known is None or known["Config"]["Labels"].get(key) != value or known["Name"] in removed:
                 raise CommandFailed(done.args, done.returncode, done.stdout, done.stderr)
-            self.remove(lost["id"], netns=lost["netns"])
+            self.remove(lost["id"])
             removed.append(known["Name"])
 
-    def remove(self, container: str, *, netns: str = "") -> None:
-        """Remove one container and what it left in the firewall; *netns* is its network namespace file where known.
+    def remove(self, container: str) -> None:
+        """Remove one container and what it left on the machine.
 
         podman itself cannot take the port forwarding back when the container's processes were killed together with the
         mount namespace that its network namespace was mounted in.
         """
-        known = self.inspect(container)
-        if known is None:
+        if self.call("container", "exists", container, check=False).returncode != 0:
             return
+        found = self.call("container", "inspect", "--format", "{{.Id}}", container)
         # The first try can lose against podman's own late discovery that the container has ended.
-        failure: CommandFailed | None = None
-        for _attempt in range(3):
-            try:
-                self.call("rm", "--force", "--time", "0", "--volumes", container)
-                failure = None
+        for attempt in range(3):
+            done = self.call("rm", "--force", "--time", "0", "--volumes", container, check=attempt == 2)
+            if done.returncode == 0:
                 break
-            except CommandFailed as error:
-                failure = error
-                time.sleep(0.2)
-        if failure is not None:
-            raise failure
+            time.sleep(0.2)
         if self._plan.own_namespace:
-            self._remove_remains(known["Id"], netns)
+            lost = _LOST.search(found.stderr)
+            self._remove_remains(found.stdout.strip(), lost["netns"] if lost else "")
 
     def _remove_remains(self, container_id: str, netns: str) -> None:
         env = dict(os.environ, PATH=SEARCH_PATH)
         saved = run(["iptables-save", "-t", "nat"], env=env).stdout
         for words in delete_rules(saved, container_id=container_id):
             run(["iptables", "--wait", "-t", "nat", *words], env=env)
-        # The file of a namespace that went with the holder is left behind, empty; podman removes only what is mounted.
+        # The file that a lost namespace was mounted on is left behind, empty.
         if netns.startswith("/run/netns/netns-"):
             Path(netns).unlink(missing_ok=True)
 

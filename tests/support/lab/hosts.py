@@ -335,8 +335,7 @@ class Lab:
 
     def _start(self, name: str, image: str, volumes: tuple[str, ...], journal_size: str) -> Host:
         container = f"{self.network}-{name}"
-        old = self.record(name)
-        self.engine.remove(container, netns=old.netns if old is not None else "")
+        self.engine.remove(container)
         folder = self._prepare_folder(name, journal_size)
         (folder / "host.json").unlink(missing_ok=True)
         self.engine.ensure_network(self.network, self.label)
@@ -425,8 +424,7 @@ class Lab:
             wanted = sorted(known) if names is None else [check_name(name) for name in names]
             gone = []
             for name in wanted:
-                old = self.record(name)
-                self.engine.remove(prefix + name, netns=old.netns if old is not None else "")
+                self.engine.remove(prefix + name)
                 shutil.rmtree(self.folder / "hosts" / name, ignore_errors=True)
                 if name in known:
                     gone.append(name)
