@@ -69,6 +69,7 @@ _HTTP_RETRY_S = 0.1
 _HTTP_RETRY_QUIET_S = 2.0
 _HTTP_TIMEOUT_S = 10.0
 _GENERATE_TIMEOUT_S = 120.0
+_LAST_LINES_S = 0.3
 # After its main process ended, systemd needs a moment to say so.
 _SETTLE_S = 3.0
 # A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
@@ -784,8 +785,10 @@ class Waiter:
         return [self._gates.get(name, Gate(name, None, "not checked yet")) for name in GATES]
 
     def _result(self, finding: _Finding, *, finished: bool) -> dict[str, t.Any]:
-        now = self._host.monotonic()
+        now, realtime = self._host.monotonic(), self._host.realtime()
         self._set_phase(now)
+        if finding.state == READY:
+            self._await_last_lines(now)
         unit, log = self._unit, self._log
         ready = finding.state == READY
         timeline = self._timeline(now)
@@ -809,7 +812,7 @@ class Waiter:
             "weights": weights,
             "markers": {"seen": log.markers, "expected": self._expected_markers()},
             "server": {key: value for key, value in self._server.items() if key != "skip_tokenizer_init"},
-            "detected_at": self._host.realtime(),
+            "detected_at": realtime,
             "detected_at_monotonic": now,
             "diagnosis": {} if ready else self._diagnosis(finding),
             "log_tail": log.tail(self._options.log_lines),
@@ -837,6 +840,12 @@ class Waiter:
         if finished and self._options.wait and not ready:
             result["msg"] = self._message(finding, now)
         return t.cast("dict[str, t.Any]", redact(result, self._secrets))
+
+    def _await_last_lines(self, now: float) -> None:
+        """The verdict is made; journald may be a moment behind with the lines that complete the timeline."""
+        while self._following and not self._log.fired_up and self._host.monotonic() - now < _LAST_LINES_S:
+            self._host.pause(_TICK_BUSY_S)
+            self._feed(self._host.follow())
 
     def _all_notices(self, ready: bool, timeline: list[dict[str, t.Any]]) -> list[str]:
         notices = list(self._notices)

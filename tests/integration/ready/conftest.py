@@ -1,0 +1,210 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One lab host with stand-in servers as units, and the wait of sglang_ready run on it without Ansible."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+ROOT = "/srv/specdec"
+COLLECTION = f"{ROOT}/ansible_collections/specdec/serving"
+STAND_IN = f"{COLLECTION}/tests/support/stand_in/src"
+OBSERVER = f"{COLLECTION}/tests/support/observer/observe.py"
+TRUTH = "/run/truth"
+MODEL = "kimi-k2.6"
+_SERIAL = itertools.count(time.time_ns() // 10**9)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.lab)
+
+
+@dataclasses.dataclass
+class Server:
+    """A stand-in server as a unit of the lab host."""
+
+    host: Host
+    name: str
+    port: int
+    truth: str
+
+    @property
+    def unit(self) -> str:
+        return f"sglang-{self.name}.service"
+
+    def write(
+        self,
+        *arguments: str,
+        environment: t.Mapping[str, str] | None = None,
+        service: t.Sequence[str] = (),
+        tp_size: int = 2,
+        model_path: str = "/models/stand-in-target",
+        command: str = "",
+    ) -> None:
+        """Write the unit file; two ranks with a DFLASH draft unless told otherwise."""
+        environment = {
+            "PYTHONPATH": STAND_IN,
+            "PYTHONUNBUFFERED": "1",
+            "STAND_IN_SCALE": "0.002",
+            "STAND_IN_TRUTH": self.truth,
+            **(environment or {}),
+        }
+        words = command or " ".join([self.command(tp_size=tp_size, model_path=model_path), *arguments])
+        lines = ["[Unit]", "StartLimitIntervalSec=0", "[Service]", "Type=exec", "KillMode=mixed", "LogRateLimitIntervalSec=0"]
+        lines += [f"Environment='{name}={value}'" for name, value in environment.items()]
+        lines += [*service, f"ExecStart={words}", ""]
+        self.host.write_file(f"/etc/systemd/system/{self.unit}", "\n".join(lines))
+        self.host.exec(["systemctl", "daemon-reload"])
+
+    def command(self, *, tp_size: int = 2, model_path: str = "/models/stand-in-target") -> str:
+        """The command line of such a server."""
+        return (
+            f"/usr/bin/python3 -m sglang.launch_server --model-path {model_path} --served-model-name {MODEL} "
+            f"--port {self.port} --tp-size {tp_size} --ep-size {tp_size} --disable-cuda-graph --speculative-algorithm DFLASH "
+            "--speculative-draft-model-path /models/stand-in-draft --speculative-dflash-block-size 8"
+        )
+
+    def systemctl(self, *words: str, check: bool = True) -> str:
+        return self.host.exec(["systemctl", *words, self.unit], check=check).stdout
+
+    def property(self, name: str) -> str:
+        return self.systemctl("show", "--value", f"--property={name}").strip()
+
+    def options(self, **changes: t.Any) -> dict[str, t.Any]:
+        return {
+            "unit": self.unit,
+            "port": self.port,
+            "model": MODEL,
+            "model_path": "/models/stand-in-target",
+            "settings": {
+                "tp_size": 2,
+                "ep_size": 2,
+                "disable_cuda_graph": True,
+                "speculative_algorithm": "DFLASH",
+                "speculative_dflash_block_size": 8,
+            },
+            "timeout": "60",
+            **changes,
+        }
+
+    def observe_argv(self, *switches: str) -> list[str]:
+        return ["env", f"PYTHONPATH={ROOT}", "python3", "-B", OBSERVER, *switches]
+
+    def observe(self, *switches: str, **changes: t.Any) -> dict[str, t.Any]:
+        """The result of one wait on the host."""
+        done = self.host.exec(self.observe_argv(*switches), input=json.dumps(self.options(**changes)))
+        return t.cast("dict[str, t.Any]", json.loads(done.stdout))
+
+    def start_observing(self, **changes: t.Any) -> subprocess.Popen[str]:
+        """A wait in the background; its result is on stdout."""
+        # Over SSH, as Ansible does: a connection that breaks must be noticed at the other end.
+        process = subprocess.Popen(
+            self.host.ssh_argv("sudo " + " ".join(self.observe_argv())),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self.options(**changes)))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def true_events(self, invocation_id: str) -> dict[str, float]:
+        """First monotonic time of each event of one invocation, as the server itself knows it."""
+        events: dict[str, float] = {}
+        for line in self.host.exec(["cat", self.truth]).stdout.splitlines():
+            entry = json.loads(line)
+            if entry["invocation_id"] == invocation_id:
+                events.setdefault(entry["event"], entry["monotonic"])
+        return events
+
+    @contextlib.contextmanager
+    def neighbour(self, *command: str, environment: t.Mapping[str, str] | None = None) -> t.Iterator[str]:
+        """Another process of the host, started by hand; gives its unit's name."""
+        unit = f"neighbour-{next(_SERIAL)}.service"
+        settings = [f"--setenv={name}={value}" for name, value in (environment or {}).items()]
+        self.host.exec(["systemd-run", "--quiet", f"--unit={unit}", *settings, "--", *command])
+        try:
+            yield unit
+        finally:
+            self.host.exec(["sh", "-c", f"systemctl kill -s KILL {unit}; systemctl reset-failed {unit}"], check=False)
+
+    def answers(self) -> bool:
+        """Whether anything on the port answers /v1/models."""
+        url = f"http://127.0.0.1:{self.port}/v1/models"
+        return self.host.exec(["curl", "-sf", "-o", "/dev/null", url], check=False).returncode == 0
+
+    def until(self, condition: t.Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait for something on the host."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.unit}: not within {seconds} s; its log:\n{self.host.journal(self.unit)[-3000:]}")
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def ready_host() -> Host:
+    subprocess.run([sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL)
+    try:
+        hosts = up(
+            ["ready"],
+            volumes=[
+                f"{CHECKOUT / 'plugins'}:{COLLECTION}/plugins:ro",
+                f"{CHECKOUT / 'tests/support'}:{COLLECTION}/tests/support:ro",
+            ],
+        )
+    except LabError as error:
+        pytest.skip(f"no lab host: {error}")
+    host = hosts["ready"]
+    host.exec(["mkdir", "-p", "-m", "0777", TRUTH])
+    return host
+
+
+@pytest.fixture
+def make_server(ready_host: Host) -> t.Iterator[t.Callable[[str], Server]]:
+    made: list[Server] = []
+
+    def make(name: str) -> Server:
+        # A name of its own for each test: the journal keeps what earlier units of a name logged.
+        name = f"{name}-{next(_SERIAL)}"
+        server = Server(ready_host, name, 31000 + len(made), f"{TRUTH}/{name}")
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        # One call for all of it: entering the host costs more than what is done there.
+        unit = server.unit
+        server.host.exec(
+            [
+                "sh",
+                "-c",
+                f"systemctl kill --signal=SIGKILL {unit}; systemctl stop {unit}; systemctl reset-failed {unit};"
+                f"rm -f /etc/systemd/system/{unit} {server.truth}; systemctl daemon-reload",
+            ],
+            check=False,
+        )
+
+
+@pytest.fixture
+def server(make_server: t.Callable[[str], Server]) -> Server:
+    return make_server("x")
