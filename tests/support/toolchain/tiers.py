@@ -25,6 +25,8 @@ JUNIT = "SPECDEC_JUNIT"
 _COLLECTION = "ansible_collections.specdec.serving"
 _TOOLS = f"{_COLLECTION}.tests.support.toolchain"
 _LAB = "tests/support/lab/lab.py"
+#: Everything that is Python. The stand-in is checked as the package that it is on a host.
+_TYPED = (f"{_COLLECTION}.plugins", f"{_COLLECTION}.tests", "sglang")
 #: What runs on a managed host, tested on its oldest Python too.
 _TARGET_SIDE = ("tests/unit/plugins/modules", "tests/unit/plugins/module_utils")
 
@@ -84,7 +86,7 @@ def lint() -> list[Step]:
     return [
         Step(name="lint ansible-test sanity", argv=_tool("sanity", "sanity"), needs=needs),
         Step(name="lint ansible-lint", argv=("ansible-lint", "--offline", "--nocolor"), needs=needs),
-        Step(name="lint mypy", argv=("mypy", "-p", f"{_COLLECTION}.plugins", "-p", _TOOLS), needs=needs),
+        Step(name="lint mypy", argv=("mypy", *(word for name in _TYPED for word in ("-p", name))), needs=needs),
         Step(name="lint antsibull-docs", argv=_tool("sanity", "docs"), needs=needs),
         Step(name="lint ruff check", argv=("ruff", "check", "."), needs=needs),
         Step(name="lint ruff format", argv=("ruff", "format", "--check", "--diff", "."), needs=needs),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.tests.support.toolchain import self_contained, shell_scripts, source_tree
+from ansible_collections.specdec.serving.tests.support.toolchain.environments import ROOT
 
 
 @pytest.fixture
@@ -71,9 +72,9 @@ def test_links_leading_out_are_found(tmp_path: Path) -> None:
 
 
 def test_this_checkouts_link_stays_inside() -> None:
-    names = source_tree.files(root=self_contained.ROOT)
+    names = source_tree.files(root=ROOT)
     assert ".collections/ansible_collections/specdec/serving" in names
-    assert source_tree.links_leading_out(root=self_contained.ROOT, names=names) == []
+    assert source_tree.links_leading_out(root=ROOT, names=names) == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import typing as t
 from pathlib import Path
@@ -30,7 +31,8 @@ def junit_step(name: str, text: str, status: int, **more: t.Any) -> Step:
     return Step(name=name, argv=(sys.executable, "-c", WRITES.format(text=text, status=status), "{junit}"), **more)
 
 
-class Ran(t.NamedTuple):
+@dataclasses.dataclass
+class Ran:
     results: list[runner.Result]
     lines: list[str]
 
