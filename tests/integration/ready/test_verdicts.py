@@ -143,14 +143,14 @@ class Foreign(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers(); self.wfile.write(b"{}")
     def log_message(self, *args): pass
 socketserver.TCPServer.allow_reuse_address = True
-socketserver.TCPServer(("127.0.0.1", PORT), Foreign).serve_forever()
+socketserver.TCPServer(("127.0.0.1", @PORT@), Foreign).serve_forever()
 """
 
 
 def by_hand(server: t.Any, kind: str) -> t.ContextManager[str]:
     """A server that somebody started by hand on the port of the unit."""
     if kind == "foreign":
-        return t.cast(t.ContextManager[str], server.neighbour("python3", "-c", FOREIGN.replace("PORT", str(server.port))))
+        return t.cast(t.ContextManager[str], server.neighbour("python3", "-c", FOREIGN.replace("@PORT@", str(server.port))))
     environment = {"PYTHONPATH": STAND_IN, "STAND_IN_SCALE": "0.002"}
     return t.cast(t.ContextManager[str], server.neighbour(*server.command().split(), environment=environment))
 
@@ -184,13 +184,13 @@ import socket, time
 s = socket.socket()
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the last test may linger
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-s.bind(("127.0.0.1", PORT)); s.listen(); time.sleep(60)
+s.bind(("127.0.0.1", @PORT@)); s.listen(); time.sleep(60)
 """
 
 
 def test_a_neighbour_that_shares_the_port_is_noticed(server: t.Any) -> None:
     """SO_REUSEPORT: half of the connections would reach the neighbour."""
-    code = SHARER.replace("PORT", str(server.port))
+    code = SHARER.replace("@PORT@", str(server.port))
     with server.neighbour("python3", "-c", code) as one, server.neighbour("python3", "-c", code) as other:
         listening = ["ss", "-Hltn", f"sport = :{server.port}"]
         server.until(lambda: len(server.host.exec(listening).stdout.splitlines()) == 2)
