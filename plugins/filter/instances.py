@@ -14,6 +14,7 @@ from ansible_collections.specdec.serving.plugins.plugin_utils._instances import 
     instance_secrets,
     resolve_engine,
     resolve_instances,
+    unit_options,
 )
 
 _Result = t.TypeVar("_Result")
@@ -31,11 +32,12 @@ def _explained(function: t.Callable[..., _Result]) -> t.Callable[..., _Result]:
 
 
 class FilterModule:
-    """``sglang_engine``, ``sglang_instances``, ``sglang_secrets``; documented in the YAML files of their names."""
+    """``sglang_engine``, ``sglang_instances``, ``sglang_secrets``, ``sglang_units``; documented in the YAML files of their names."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         return {
             "sglang_engine": _explained(resolve_engine),
             "sglang_instances": _explained(resolve_instances),
             "sglang_secrets": _explained(instance_secrets),
+            "sglang_units": _explained(unit_options),
         }

@@ -26,6 +26,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._server_args impor
     merge_server_args,
     parse_release,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._sockets import url_host
 from ansible_collections.specdec.serving.plugins.module_utils._systemd_quoting import (
     CredentialFile,
     QuotingError,
@@ -43,6 +44,7 @@ __all__ = [
     "release_features",
     "resolve_engine",
     "resolve_instances",
+    "unit_options",
 ]
 
 #: GPU profiles that ship. ``args`` and ``env`` are defaults below the instance's own; ``disable_prefill_graph`` is
@@ -142,6 +144,29 @@ _OWNED_VARIABLES: t.Final[Mapping[str, str]] = {
     "INVOCATION_ID": "systemd sets it",
     "JOURNAL_STREAM": "systemd sets it",
 }
+
+
+#: What a server with a GPU survives (systemd.exec(5)). Not among them, with the reason:
+#: PrivateDevices= and DeviceAllow= hide /dev/nvidia*; ProtectClock= does too, since it implies DeviceAllow=char-rtc;
+#: MemoryDenyWriteExecute= forbids compiled kernels; AF_NETLINK is needed by NCCL and CUDA.
+_HARDENING: t.Final[Sequence[str]] = (
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "PrivateTmp=yes",
+    "ProtectSystem=strict",
+    "ProtectHome=read-only",
+    "ProtectControlGroups=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "SystemCallArchitectures=native",
+)
 
 
 class InstancesError(ValueError):
@@ -249,6 +274,7 @@ class _Host:
     user: str
     config_dir: str
     cache_dir: str
+    hardening: Sequence[str]
     profile_name: str
     profile: Mapping[str, t.Any]
     default_args: Mapping[str, t.Any]
@@ -597,6 +623,7 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
     return {
         **texts,
         "argv": [str(word) for word in argv],
+        "base_url": f"http://{url_host(listen)}:{port}",
         "block_size": _block_size(settings),
         "cache_dirs": _cache_dirs(host),
         "credential": credential,
@@ -607,18 +634,26 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
         "environment": plain,
         "environment_file": f"{host.config_dir}/{name}.{digest}.env",
         "gpus": gpus,
+        "hardening": list(host.hardening),
         "has_admin_api_key": raw.get("admin_api_key") is not None,
         "has_api_key": raw.get("api_key") is not None,
         "host": listen,
+        "listen": {"host": listen, "port": port, "unit": f"sglang-{name}.service"},
         "model_path": model_path,
         "name": name,
         "numa_node": _numa_node(gpus, host),
+        "paths": [
+            {"path": path, "what": f"{name}: {what}"}
+            for path, what in ((model_path, "model_path"), (draft, "speculative_draft_model_path"))
+            if path.startswith("/")
+        ],
         "port": port,
         "secret_environment_file": f"{host.config_dir}/{name}.secret.env" if secret else "",
         "served_model_name": served,
         "settings": settings,
         "unit": f"sglang-{name}.service",
         "warnings": warnings,
+        "working_directory": f"{host.cache_dir}/{host.cache_key}/home",
     }
 
 
@@ -655,6 +690,18 @@ def _check_shared(resolved: Sequence[Mapping[str, t.Any]], *, errors: list[str])
         for port, owners in ports.items()
         if port and len(owners) > 1
     )
+
+
+def _hardening(cache_dir: str, writable_paths: Sequence[str], *, errors: list[str]) -> tuple[str, ...]:
+    words = [cache_dir]
+    for path in writable_paths:
+        try:
+            words.append(list_word(path, origin="sglang_writable_paths"))
+        except QuotingError as exc:
+            errors.append(str(exc))
+        if not isinstance(path, str) or not path.startswith("/"):
+            errors.append(f"sglang_writable_paths: {path!r} is no absolute path")
+    return (*_HARDENING, f"ReadWritePaths={' '.join(words)}")
 
 
 def _role_environment(host: _Host) -> dict[str, str]:
@@ -726,6 +773,9 @@ def resolve_instances(
     gpu_profiles: t.Any = None,
     default_args: t.Any = None,
     default_env: t.Any = None,
+    hardening: bool = True,
+    writable_paths: Sequence[str] = (),
+    rollback: bool = False,
     facts: Mapping[str, t.Any] | None = None,
 ) -> list[dict[str, t.Any]]:
     """Return one resolved mapping per instance; no secret is in it.
@@ -735,6 +785,7 @@ def resolve_instances(
     :param instances: the value of ``sglang_instances``.
     :param version: SGLang's version, which decides how some flags are spelled.
     :param engine: result of :func:`resolve_engine`.
+    :param hardening: whether the unit gets the sandbox; ``writable_paths`` are then writable beside the caches.
     :param facts: ``gpus`` (index, uuid, name, compute_capability, numa_node), ``driver_version``, ``numa_nodes``,
         ``credentials``; whatever is missing is not checked and not used.
     :raises InstancesError: with every fault of every instance.
@@ -742,6 +793,8 @@ def resolve_instances(
     errors: list[str] = []
     if runtime != "venv":
         errors.append(f"sglang_runtime: {runtime!r} is not available yet; only 'venv' is")
+    if rollback:
+        errors.append("sglang_rollback: is not available yet; leave it at false")
     if not isinstance(user, str) or not _USER.match(user):
         errors.append(f"sglang_user: {user!r} is no user name")
     for label, path in (("sglang_config_dir", config_dir), ("sglang_cache_dir", cache_dir)):
@@ -758,6 +811,7 @@ def resolve_instances(
         user=str(user),
         config_dir=str(config_dir).rstrip("/"),
         cache_dir=str(cache_dir).rstrip("/"),
+        hardening=_hardening(str(cache_dir).rstrip("/"), writable_paths, errors=errors) if hardening else (),
         profile_name=_text(gpu_profile or ""),
         profile=_profile(_text(gpu_profile or ""), gpu_profiles, errors=errors),
         default_args=_mapping(default_args, origin="sglang_default_args", errors=errors),
@@ -824,3 +878,22 @@ def instance_secrets(
     if errors:
         raise InstancesError(errors)
     return secrets
+
+
+def unit_options(
+    resolved: Sequence[Mapping[str, t.Any]], texts: Mapping[str, str] | None = None
+) -> list[dict[str, t.Any]]:
+    """Return the ``units`` option of M(specdec.serving.sglang_unit) for resolved instances.
+
+    :param texts: instance name -> text of the unit file; not needed to stop or remove units.
+    """
+    taken = ("name", "unit", "environment_file", "environment_text", "secret_environment_file", "credential")
+    return [
+        {
+            **{key: item[key] for key in taken},
+            "content": _text((texts or {}).get(item["name"], "")),
+            "credential_by_systemd": item["credential_by_systemd"],
+            "engine": item["engine"]["path"],
+        }
+        for item in resolved
+    ]

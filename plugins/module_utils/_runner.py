@@ -1,0 +1,51 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run commands for the utilities that take a runner. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import typing as t
+
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
+
+__all__ = ("clean_environment", "command_runner")
+
+#: Variables of the login that would change what a command does or prints.
+_DROPPED_PREFIXES = ("PIP_", "PYTHON", "VIRTUAL_ENV", "SYSTEMD_", "UV_")
+
+
+def clean_environment(**changes: str) -> dict[str, str]:
+    """The environment for commands: plain output, and nothing of the login that steers Python, pip or systemd."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED_PREFIXES)}
+    return {**kept, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": "", **changes}
+
+
+def command_runner(*, timeout: float | None = None, **environment: str) -> Runner:
+    """A runner that executes argument vectors as they are, without a shell and without input.
+
+    A program that cannot be executed gives status 127, as in a shell.
+
+    :param timeout: seconds after which the command is killed, with status 124; None = no limit.
+    :param environment: variables on top of :func:`clean_environment`.
+    """
+
+    def run(argv: t.Sequence[str]) -> tuple[int, str, str]:
+        try:
+            done = subprocess.run(
+                list(argv),
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=clean_environment(**environment),
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired as exc:
+            return 124, "", f"no end after {exc.timeout} s"
+        except OSError as exc:
+            return 127, "", str(exc)
+        return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+    return run
