@@ -40,6 +40,7 @@ __all__ = [
     "explain",
     "parse_entry",
     "read_once",
+    "read_orphans",
     "sync",
     "system_journal_readable",
 ]
@@ -80,7 +81,7 @@ class Entry:
     `time.monotonic_ns() // 1000`). `message` is plain text: decoded, without colours, and of a progress
     line only what a terminal would show last. `line_break` is journald's `_LINE_BREAK` (`line-max`, `eof`, ...).
     `exit_code` (`exited`, `killed`, `dumped`), `exit_status` and `unit_result` stand in PID 1's entries only.
-    `own` tells a line of the service itself from one about it.
+    `own` tells a line of the service itself from one about it; `invocation` is the writer's invocation id.
     """
 
     cursor: str
@@ -97,6 +98,7 @@ class Entry:
     line_break: str
     own: bool
     stream: str = ""
+    invocation: str = ""
 
     @property
     def suppressed(self) -> bool:
@@ -119,8 +121,9 @@ def command(
 ) -> list[str]:
     """The journalctl command line for one invocation of a unit.
 
-    `about` reads only what PID 1 says of it: a few lines, however much the service itself logs. `namespace` is the unit's `LogNamespace`: its own lines are only there, PID 1's only in the default one, so
-    both are read. `lines` limits the read to the newest ones; without it everything is read.
+    `about` reads only what PID 1 says of it: a few lines, however much the service itself logs. `namespace` is the
+    unit's `LogNamespace`: its own lines are only there, PID 1's only in the default one, so both are read. `lines`
+    limits the read to the newest ones; without it everything is read.
     """
     if not re.fullmatch(r"[0-9a-f]{32}", invocation_id):
         raise ValueError(f"invocation id {invocation_id!r} is not 32 hexadecimal digits, as systemd's InvocationID is")
@@ -261,6 +264,7 @@ def parse_entry(line: str | bytes, *, invocation_id: str | None = None) -> Entry
             else invocation == invocation_id
         ),
         stream=_decode(get("_STREAM_ID")),
+        invocation=_decode(invocation),
     )
 
 
@@ -310,7 +314,9 @@ def read_once(
     about: bool = False,
 ) -> Read:
     """Read what the journal has now, by `runner` (which sets `ENVIRONMENT`). All of it is held in memory: see `lines`."""
-    code, out, err = runner(command(invocation_id=invocation_id, cursor=cursor, namespace=namespace, lines=lines, about=about))
+    code, out, err = runner(
+        command(invocation_id=invocation_id, cursor=cursor, namespace=namespace, lines=lines, about=about)
+    )
     entries: list[Entry] = []
     malformed = 0
     last = cursor
@@ -329,6 +335,31 @@ def read_once(
         if whole is not None:
             entries.append(whole)
     return Read(entries=tuple(entries), cursor=last, malformed=malformed, error=explain(code, err))
+
+
+def read_orphans(
+    runner: Runner, *, unit: str, since_us: int, namespace: str | None = None, lines: int = 1000
+) -> tuple[Entry, ...]:
+    """The unit's lines since `since_us` (realtime, microseconds) that bear no invocation id, as `own` entries.
+
+    A process that writes its first line as it dies is gone when journald looks it up: the line is stored with the unit's
+    name and no invocation (seen with systemd 252). Such are the lines that explain a start that fails at once, so
+    read them after a failure. Only the newest `lines` of the unit are searched.
+    """
+    words = ["journalctl", "--quiet", "--no-pager", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}"]
+    words += [f"--lines={lines}", f"--since=@{since_us // 1_000_000}"]
+    words += [f"--namespace=+{namespace}"] if namespace else []
+    _code, out, _err = runner([*words, f"_SYSTEMD_UNIT={unit}"])
+    found: list[Entry] = []
+    joiner = LineJoiner()
+    for line in out.split("\n"):
+        entry = parse_entry(line) if line else None
+        if entry is None or entry.invocation or entry.realtime_us < since_us:
+            continue
+        whole = joiner.feed(replace(entry, own=True))
+        if whole is not None:
+            found.append(whole)
+    return tuple(found)
 
 
 # --- following ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._journal import (
     explain,
     parse_entry,
     read_once,
+    read_orphans,
     sync,
     system_journal_readable,
 )
@@ -390,6 +391,33 @@ def test_read_once_joins_long_lines() -> None:
     text = "\n".join([line(MESSAGE="a", _LINE_BREAK="line-max", _STREAM_ID="s"), line(MESSAGE="b", _STREAM_ID="s")])
     read = read_once(lambda _words: (0, text, ""), invocation_id=INVOCATION)
     assert [one.message for one in read.entries] == ["ab"]
+
+
+def test_command_about_an_invocation_reads_only_what_pid_1_says() -> None:
+    words = command(invocation_id=INVOCATION, about=True, namespace="sgl")
+    assert words[-2:] == ["--namespace=+sgl", f"INVOCATION_ID={INVOCATION}"]
+
+
+def test_read_orphans_takes_lines_without_an_invocation_since_the_start() -> None:
+    def orphan(text: str, at_us: int, **fields: Any) -> str:
+        return json.dumps({"MESSAGE": text, "__REALTIME_TIMESTAMP": str(at_us), "_PID": "40", **fields})
+
+    lines = [
+        orphan("of an earlier start", 4_999_999),
+        orphan("ModuleNotFoundError: ", 5_000_001, _LINE_BREAK="line-max"),
+        orphan("No module named 'sglang'", 5_000_002, _LINE_BREAK="eof"),
+        orphan("of a known invocation", 5_000_003, _SYSTEMD_INVOCATION_ID="f" * 32),
+        "not json",
+    ]
+    asked: list[list[str]] = []
+
+    def runner(words: list[str]) -> tuple[int, str, str]:
+        asked.append(words)
+        return 0, "\n".join(lines), ""
+
+    (found,) = read_orphans(runner, unit="sglang-x.service", since_us=5_000_000, namespace="sgl", lines=9)
+    assert (found.message, found.own, found.invocation) == ("ModuleNotFoundError: No module named 'sglang'", True, "")
+    assert asked[0][-4:] == ["--lines=9", "--since=@5", "--namespace=+sgl", "_SYSTEMD_UNIT=sglang-x.service"]
 
 
 def test_follower_refuses_a_bad_invocation_before_it_starts_anything() -> None:
