@@ -5,28 +5,31 @@
 """Tests of what a deployment left on a host, seen over SSH. Each runs for every host and every instance of it.
 
 Run by the Molecule scenarios, or by hand on the demo's hosts:
-``pytest tests/testinfra --hosts=ansible://sglang --ansible-inventory=inventories/demo``
+``pytest tests/testinfra --ansible-inventory=inventories/demo``
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import subprocess
 import typing as t
 
 import pytest
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible.vars.manager import VariableManager
 from testinfra.host import Host
 
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """What the inventory says of one instance; expressions in it are not worked out."""
+    """What the inventory says of one instance."""
 
     name: str
     port: int
     served_model_name: str
+    api_key: str = dataclasses.field(repr=False)
 
     @property
     def unit(self) -> str:
@@ -34,35 +37,30 @@ class Instance:
 
 
 @functools.cache
-def _variables(inventory: str, host: str) -> dict[str, t.Any]:
-    words = ["ansible-inventory", "--inventory", inventory, "--host", host]
-    answer: dict[str, t.Any] = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    return answer
-
-
-@functools.cache
-def _hosts(inventory: str) -> list[str]:
-    words = ["ansible-inventory", "--inventory", inventory, "--list"]
-    answer = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    hosts: list[str] = answer["sglang"]["hosts"]
-    return hosts
+def _instances(inventory: str) -> list[tuple[str, Instance]]:
+    """Return each host of the inventory with each of its instances, expressions worked out."""
+    loader = DataLoader()
+    manager = InventoryManager(loader=loader, sources=[inventory])
+    variables = VariableManager(loader=loader, inventory=manager)
+    found = []
+    for host in manager.get_hosts("sglang"):
+        known = variables.get_vars(host=host)
+        for row in Templar(loader=loader, variables=known).template(known["sglang_instances"]):
+            wanted = {field.name: row.get(field.name, "") for field in dataclasses.fields(Instance)}
+            found.append((host.get_name(), Instance(**wanted)))
+    return found
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test every pair of host and instance, so that a host without an instance cannot pass unseen."""
+    """Give each test every pair of host and instance."""
     if "instance" not in metafunc.fixturenames:
         return
     inventory = metafunc.config.getoption("--ansible-inventory")
     if not inventory:
         raise pytest.UsageError("tests/testinfra needs --ansible-inventory=INVENTORY")
     pairs = [
-        pytest.param(
-            f"ansible://{host}",
-            Instance(name=row["name"], port=row["port"], served_model_name=row["served_model_name"]),
-            id=f"{host}-{row['name']}",
-        )
-        for host in _hosts(inventory)
-        for row in _variables(inventory, host)["sglang_instances"]
+        pytest.param(f"ansible://{host}", instance, id=f"{host}-{instance.name}")
+        for host, instance in _instances(inventory)
     ]
     metafunc.parametrize(("_testinfra_host", "instance"), pairs, indirect=["_testinfra_host"], scope="module")
 

@@ -18,11 +18,12 @@ from ansible_collections.specdec.serving.tests.testinfra.conftest import Instanc
 def ask(host: Host, instance: Instance, path: str, body: dict[str, t.Any] | None = None) -> tuple[int, str]:
     """Ask the server on the host itself; returns HTTP status and text."""
     url = f"http://127.0.0.1:{instance.port}{path}"
-    words = "curl --noproxy '*' --silent --max-time 30 --write-out '\\n%%{http_code}'"
-    if body is None:
-        done = host.run(f"{words} %s", url)
-    else:
-        done = host.run(f"{words} --header 'Content-Type: application/json' --data %s %s", json.dumps(body), url)
+    words = ["curl", "--noproxy", "*", "--silent", "--max-time", "30", "--write-out", "\\n%{http_code}", url]
+    if instance.api_key:
+        words += ["--oauth2-bearer", instance.api_key]
+    if body is not None:
+        words += ["--header", "Content-Type: application/json", "--data", json.dumps(body)]
+    done = host.run(" ".join(["%s"] * len(words)), *words)
     assert done.rc == 0, f"curl {url} ended with {done.rc}: {done.stderr}"
     text, _newline, status = done.stdout.rpartition("\n")
     return int(status), text
@@ -102,3 +103,14 @@ def test_the_engine_is_complete_and_not_the_servers_to_change(host: Host, instan
 def test_the_server_has_its_own_user(host: Host, instance: Instance) -> None:
     pid = host.service(instance.unit).systemd_properties["MainPID"]
     assert host.check_output("ps -o user= -p %s", int(pid)).strip() == "sglang"
+
+
+def test_the_key_stands_in_no_unit_and_no_command_line(host: Host, instance: Instance) -> None:
+    seen = {
+        "unit file": host.check_output("systemctl cat %s", instance.unit),
+        "unit properties": host.check_output("systemctl show %s", instance.unit),
+        "command lines": host.check_output("ps -e -o args="),
+        "environments": host.run("cat /proc/[0-9]*/environ | tr '\\0' '\\n'").stdout,
+    }
+    assert instance.api_key, "the demo's instances have a key: without one this test shows nothing"
+    assert [where for where, text in seen.items() if instance.api_key in text] == []
