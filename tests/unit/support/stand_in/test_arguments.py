@@ -101,10 +101,11 @@ def test_values(parser: argparse.ArgumentParser, words: list[str], dest: str, va
 
 def test_deprecated_flag_warns_in_yellow(parser: argparse.ArgumentParser) -> None:
     args = parser.parse_args(["--model-path", "/m", "--disable-cuda-graph"])
-    assert args.warnings == [
+    (warning,) = args.warnings
+    assert warning == (
         "\033[1;33m'--disable-cuda-graph' is deprecated and will be removed in a future release."
         " Use '--cuda-graph-backend-{decode,prefill}=disabled' instead.\033[0m"
-    ]
+    )
 
 
 def test_config_comes_before_the_command_line(parser: argparse.ArgumentParser, tmp_path: Path) -> None:

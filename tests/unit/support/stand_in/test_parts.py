@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import json
 import struct
 import zipfile
@@ -19,13 +18,7 @@ from sglang.stand_in import auth, text
 from sglang.stand_in.times import DEFAULT_SECONDS, Times
 from sglang.stand_in.truth import Truth
 
-_spec = importlib.util.spec_from_file_location(
-    "stand_in_build", Path(__file__).resolve().parents[3] / "support" / "stand_in" / "build.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-build = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(build)
+from ansible_collections.specdec.serving.tests.support.stand_in import build
 
 KEY, ADMIN = "key-0123456789", "admin-0123456789"
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import typing as t
 from pathlib import Path
 
@@ -16,14 +15,9 @@ from sglang.stand_in import arguments, resolve
 from sglang.stand_in.profile import Profile
 from sglang.stand_in.rank import ranks_of
 
+from ansible_collections.specdec.serving.tests.support.stand_in import build
+
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "sglang-0.5.23"
-_spec = importlib.util.spec_from_file_location(
-    "stand_in_build", Path(__file__).resolve().parents[3] / "support" / "stand_in" / "build.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-build = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(build)
 
 PLAIN = "--device cpu --host 127.0.0.1 --port 30001 --max-total-tokens 4096 --enable-metrics"
 STANDALONE = (

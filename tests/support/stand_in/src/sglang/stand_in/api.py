@@ -217,7 +217,7 @@ class Api:
         states = []
         for _ in range(server.engine.replicas):
             state = {
-                **self._resolved,
+                **{key: value for key, value in self._resolved.items() if key != "custom_sigquit_handler"},
                 "pp_max_micro_batch_size": self._settings.max_running_requests,
                 "world_size": self._resolved["tp_size"] * self._resolved["pp_size"],
                 "startup_time": {k: v for k, v in server.startup_time.items() if k != "tokenizer_e2e"},
@@ -406,14 +406,16 @@ class Api:
         """The growing answer; the last item is complete. The client's leaving aborts the request."""
         so_far, ids = "", []
         first = 0.0
+        looked = time.monotonic()
         while True:
+            if request is not None and time.monotonic() - looked > 0.2:
+                looked = time.monotonic()
+                if request.client_left():
+                    self._leave(pending)
+                    raise BrokenPipeError("the client has left")
             try:
                 message = pending.outputs.get(timeout=0.25)
             except queue.Empty:
-                if request is not None and request.client_left():
-                    self._server.engine.abort(pending.rid)
-                    self._server.engine.forget(pending)
-                    raise BrokenPipeError("the client has left") from None
                 continue
             now = time.time()
             first = first or now
