@@ -311,6 +311,11 @@ def test_another_wish_makes_the_host_afresh_and_no_wish_keeps_it(other: Clone, t
     assert "another journal size" in other("up", "a", "--journal-size", "32M").stderr
     second = other.host("a")
     assert second["volumes"] == first["volumes"]
+    (tmp_path / "shown").rename(tmp_path / "was shown")
+    (tmp_path / "shown").mkdir()
+    assert "was replaced" in other("up", "a").stderr
+    other("exec", "a", "--", "touch", "/shown/again")
+    assert (tmp_path / "shown/again").exists()
     assert "max 32.0M" in other("journal", "a", "systemd-journald.service").stdout
 
 

@@ -64,6 +64,19 @@ def parse_volume(text: str) -> str:
     return ":".join([str(source), *parts[1:]])
 
 
+def _identities(volumes: Iterable[str]) -> tuple[str, ...]:
+    """``DEVICE:INODE`` of each source: a host keeps showing the old folder when a new one takes its name."""
+    found = []
+    for volume in volumes:
+        try:
+            status = os.stat(volume.split(":")[0])
+        except FileNotFoundError:
+            found.append("gone")
+        else:
+            found.append(f"{status.st_dev}:{status.st_ino}")
+    return tuple(found)
+
+
 def _write(path: Path, text: str, mode: int) -> None:
     """Write a file that appears whole and with its mode from the start."""
     new = path.with_name(path.name + ".new")
@@ -122,6 +135,7 @@ class Host:
     netns: str
     image: str
     volumes: tuple[str, ...]
+    sources: tuple[str, ...]
     journal_size: str
 
     @property
@@ -205,7 +219,7 @@ class Host:
     def to_json(self) -> dict[str, Any]:
         """The record, as it is kept and shown."""
         values = {key: value for key, value in vars(self).items() if key != "lab"}
-        return {**values, "process": vars(self.process), "monitor": vars(self.monitor), "volumes": list(self.volumes)}
+        return {**values, "process": vars(self.process), "monitor": vars(self.monitor)}
 
 
 class Lab:
@@ -229,12 +243,15 @@ class Lab:
         """The record of a host, dead or alive."""
         try:
             values = json.loads((self.folder / "hosts" / check_name(name) / "host.json").read_text())
+            values["process"] = ProcessMark.from_json(values["process"])
+            values["monitor"] = ProcessMark.from_json(values["monitor"])
+            values["volumes"] = tuple(values["volumes"])
+            values["sources"] = tuple(values["sources"])
+            return Host(lab=self, **values)
         except FileNotFoundError:
             return None
-        values["process"] = ProcessMark.from_json(values["process"])
-        values["monitor"] = ProcessMark.from_json(values["monitor"])
-        values["volumes"] = tuple(values["volumes"])
-        return Host(lab=self, **values)
+        except (KeyError, TypeError):
+            return None  # another version of this tool wrote it: as if there were none, so `up` makes the host afresh
 
     def records(self) -> dict[str, Host]:
         """All records, by name."""
@@ -308,6 +325,8 @@ class Lab:
             why = "its processes are gone"
         elif host.image != image_tag():
             why = "the image's recipe changed"
+        elif host.sources != _identities(host.volumes):
+            why = "a folder that it shows was replaced or is gone"
         elif asked is not None and host.volumes != self._all_volumes(asked):
             why = "other volumes are asked for"
         elif journal_size is not None and host.journal_size != journal_size:
@@ -375,6 +394,7 @@ class Lab:
             netns=known["NetworkSettings"].get("SandboxKey") or "",
             image=image,
             volumes=volumes,
+            sources=_identities(volumes),
             journal_size=journal_size,
         )
         _write(folder / "host.json", json.dumps(host.to_json(), indent=2) + "\n", 0o600)
