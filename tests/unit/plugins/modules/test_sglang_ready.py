@@ -1,0 +1,104 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The real main(): parameters in, JSON out."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
+from ansible_collections.specdec.serving.plugins.modules import sglang_ready
+
+KEY = "sk-planted-key-1"
+
+
+class StoppedHost:
+    """A machine whose unit does not run."""
+
+    def __init__(self, unit: str, endpoint: t.Any) -> None:
+        self.unit = unit
+
+    def __enter__(self) -> t.Any:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        pass
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+    def realtime(self) -> float:
+        return 1e9
+
+    def boot_id(self) -> str:
+        return "boot"
+
+    def show(self) -> UnitState:
+        return UnitState(id=self.unit, load_state="loaded")
+
+    def main_alive(self) -> None:
+        return None
+
+    def main_arguments(self) -> dict[str, t.Any]:
+        return {}
+
+
+def run(capsys: pytest.CaptureFixture[str], **params: t.Any) -> tuple[int, dict[str, t.Any]]:
+    with patch_module_args({"unit": "sglang-x.service", "port": 30001, **params}), pytest.raises(SystemExit) as exit_:
+        sglang_ready.main()
+    return int(exit_.value.code or 0), json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        pytest.param({"unit": "sglang-x@.service"}, "template", id="template without instance"),
+        pytest.param({"unit": "sglang-x.socket"}, "no service", id="no service"),
+        pytest.param({"timeout": 0}, "above 0", id="timeout 0"),
+        pytest.param({"timeout": "auto"}, "not part of this release", id="a later release's timeout"),
+        pytest.param({"port": 70000}, "1 to 65535", id="port"),
+        pytest.param({"api_key": "ready"}, "at least 8", id="short key"),
+        pytest.param({"leader": "b300"}, "not part of this release", id="followers"),
+        pytest.param({"host": "no-such-host.invalid"}, "no-such-host.invalid", id="unknown name"),
+        pytest.param({"settings": {"tp_size": "many"}, "wait": False}, "tp_size", id="a setting that is no number"),
+    ],
+)
+def test_refused_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, params: dict[str, t.Any], words: str
+) -> None:
+    if "host" not in params:
+        monkeypatch.setattr(sglang_ready, "SystemHost", StoppedHost)
+    code, result = run(capsys, **params)
+    assert (code, result["failed"]) == (1, True)
+    assert words in result["msg"]
+
+
+def test_a_state_fails_the_task_only_when_it_waits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_ready, "SystemHost", StoppedHost)
+    waited = run(capsys)
+    looked = run(capsys, wait=False)
+    checked = run(capsys, _ansible_check_mode=True)
+    assert [code for code, _result in (waited, looked, checked)] == [1, 0, 0]
+    assert {result["state"] for _code, result in (waited, looked, checked)} == {"stopped"}
+    assert "sglang-x.service is not ready: stopped" in waited[1]["msg"]
+
+
+def test_the_whole_result_is_documented(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML reads the documentation")
+    documented = set(yaml.safe_load(sglang_ready.RETURN))
+    monkeypatch.setattr(sglang_ready, "SystemHost", StoppedHost)
+    _code, result = run(capsys, wait=False, api_key=KEY)
+    assert set(result) - documented <= {"changed", "failed", "invocation", "warnings"}
+    assert KEY not in json.dumps(result)
+
+
+def test_options_that_have_no_effect_yet_warn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_ready, "SystemHost", StoppedHost)
+    _code, result = run(capsys, wait=False, stall_timeout=60)
+    assert any("stall_timeout" in str(warning) for warning in result["warnings"])
