@@ -219,10 +219,18 @@ def _decode(value: Any) -> str:
     return ""
 
 
+def _text(value: Any) -> str:
+    # The usual cases first: thousands of lines a second may come.
+    if type(value) is str:
+        return value
+    return "" if value is None else _decode(value)
+
+
 def _number(value: Any) -> int:
-    text = value if isinstance(value, str) else _decode(value)
+    if value is None:
+        return 0
     try:
-        return int(text)
+        return int(_text(value))
     except ValueError:
         return 0
 
@@ -245,26 +253,26 @@ def parse_entry(line: str | bytes, *, invocation_id: str | None = None) -> Entry
     status = get("EXIT_STATUS")
     dropped = get("N_DROPPED")
     return Entry(
-        cursor=_decode(get("__CURSOR")),
+        cursor=_text(get("__CURSOR")),
         realtime_us=_number(get("__REALTIME_TIMESTAMP")),
         monotonic_us=_number(get("__MONOTONIC_TIMESTAMP")),
         pid=_number(get("_PID")),
-        message=clean(message if isinstance(message, str) else _decode(message)),
-        identifier=_decode(get("SYSLOG_IDENTIFIER")),
-        message_id=_decode(message_id),
-        exit_code=_decode(get("EXIT_CODE")),
+        message=clean(_text(message)),
+        identifier=_text(get("SYSLOG_IDENTIFIER")),
+        message_id=_text(message_id),
+        exit_code=_text(get("EXIT_CODE")),
         exit_status=None if status is None else _number(status),
-        unit_result=_decode(get("UNIT_RESULT")),
+        unit_result=_text(get("UNIT_RESULT")),
         n_dropped=0 if dropped is None else _number(dropped),
-        line_break=_decode(get("_LINE_BREAK")),
+        line_break=_text(get("_LINE_BREAK")),
         own=(
             # journald's notices carry journald's own invocation, PID 1's lines none.
             invocation is not None and message_id != MESSAGE_SUPPRESSED
             if invocation_id is None
             else invocation == invocation_id
         ),
-        stream=_decode(get("_STREAM_ID")),
-        invocation=_decode(invocation),
+        stream=_text(get("_STREAM_ID")),
+        invocation=_text(invocation),
     )
 
 

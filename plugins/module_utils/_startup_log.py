@@ -64,11 +64,13 @@ _ACCESS = re.compile(r'\S+ - "(?:GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) [^"]*" 
 _HEALTH = re.compile(
     r"Prefill batch(?: \[\d+\])?[.,] #new-seq: 1, #new-token: 1,|Health check |Endpoint '/[^']*' is deprecated"
 )
+_HEALTH_STARTS = ("Prefill batch", "Health check ", "Endpoint '")
 _CAPTURE_BEGIN = re.compile(r"Capture (?:[\w-]+ )*graphs? begin\b", re.IGNORECASE)
 _REMAINING = re.compile(r"Gracefully exiting\.\.\. remaining number of requests:? (\d+)", re.IGNORECASE)
 _BIND = re.compile(r"\[Errno (\d+)\] error while attempting to bind on address \('([^']*)', (\d+)")
 _UVICORN_RUNNING = re.compile(r"Uvicorn running on (\S+)")
 _MAX_TOKENS = re.compile(r"max_total_num_tokens=(\d+)")
+_TRACEBACK_TEXT = "Traceback (most recent call last):"
 _TRACEBACK = re.compile(r"(?:(.*?): ?)?Traceback \(most recent call last\):\s*$", re.DOTALL)
 _ARGUMENT_ERROR = re.compile(r"(?:usage: )?[\w./ -]{1,60}: error: (.+)", re.DOTALL)
 _TIMING = re.compile(r"(\w+)=(?:\{([^}]*)\}|([^,{}\s]+))")
@@ -173,7 +175,14 @@ def _split(message: str) -> tuple[str, str, str]:
 def is_noise(message: str) -> bool:
     """Whether a line comes from being polled (access log, health checks): no sign that the start moves on."""
     writer, _rank, text = _split(message)
-    return writer != "" and (_ACCESS.match(text) is not None or _HEALTH.match(text) is not None)
+    return writer != "" and _is_polling(text)
+
+
+def _is_polling(text: str) -> bool:
+    # The plain comparisons come first: there may be thousands of lines a second.
+    if text.startswith(_HEALTH_STARTS):
+        return _HEALTH.match(text) is not None
+    return "HTTP/" in text and _ACCESS.match(text) is not None
 
 
 def _timings(text: str) -> dict[str, Any]:
@@ -239,7 +248,7 @@ class _Trace:
         self.pid = pid
         self.source = source
         self.at_us = at_us
-        self.lines = ["Traceback (most recent call last):"]
+        self.lines = [_TRACEBACK_TEXT]
         self.exceptions: list[str] = []
         self.in_frames = True
 
@@ -391,7 +400,7 @@ class StartupLog:
     def _feed_line(self, line: str, pid: int, at_us: int) -> None:
         writer, rank, text = _split(line)
         if writer:
-            if _ACCESS.match(text) or _HEALTH.match(text):
+            if _is_polling(text):
                 return
             self._close_trace(pid)
         if line.strip():
@@ -416,7 +425,7 @@ class StartupLog:
             trace.add(line)
             self._note_exception(trace)
             return True
-        match = _TRACEBACK.match(text)
+        match = _TRACEBACK.match(text) if _TRACEBACK_TEXT in text else None
         if match is None:
             return False
         while len(self._open) >= _OPEN_TRACES:

@@ -348,6 +348,16 @@ def test_stragglers_do_not_turn_the_phase_back() -> None:
     assert log.timeline[-1].duration_us is None
 
 
+def test_a_rank_that_still_works_for_the_target_does_not_end_the_drafts_loading() -> None:
+    lines = [ranked(rank, "Load weight begin. avail mem=94.00 GB") for rank in range(2)]
+    lines += [end(0, TARGET), end(1, TARGET), ranked(0, "Load weight begin. avail mem=6 GB")]
+    late = ["Memory pool end. avail mem=1 GB", "Capture cuda graph begin. This can take up to several minutes."]
+    log = log_of([*lines, *[ranked(1, text) for text in late]])
+    assert log.phase == "loading_draft"
+    log.feed(own(ranked(0, late[0]), S))
+    assert log.phase == "allocating_kv_cache"
+
+
 @pytest.mark.parametrize(
     ("expected", "phase"),
     [(16, "loading_draft"), (8, "allocating_kv_cache"), (9, "loading_draft"), (0, "loading_draft")],
