@@ -15,6 +15,7 @@ import functools
 import typing as t
 
 import pytest
+import testinfra
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
@@ -58,11 +59,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     inventory = metafunc.config.getoption("--ansible-inventory")
     if not inventory:
         raise pytest.UsageError("tests/testinfra needs --ansible-inventory=INVENTORY")
-    pairs = [
-        pytest.param(f"ansible://{host}", instance, id=f"{host}-{instance.name}")
-        for host, instance in _instances(inventory)
-    ]
-    metafunc.parametrize(("_testinfra_host", "instance"), pairs, indirect=["_testinfra_host"], scope="module")
+    pairs = [pytest.param(host, instance, id=f"{host}-{instance.name}") for host, instance in _instances(inventory)]
+    metafunc.parametrize(("host", "instance"), pairs, indirect=["host"], scope="module")
+
+
+@pytest.fixture(scope="module")
+def host(request: pytest.FixtureRequest) -> t.Iterator[Host]:
+    """The host that an instance belongs to, looked at as root by sudo.
+
+    pytest-testinfra's own fixture would pair every host with every instance.
+    """
+    inventory = request.config.getoption("--ansible-inventory")
+    login = testinfra.get_host(f"ansible://{request.param}", ansible_inventory=inventory)
+    with login.sudo():
+        yield login
 
 
 @pytest.hookimpl(wrapper=True)

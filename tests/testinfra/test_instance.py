@@ -31,9 +31,9 @@ def ask(host: Host, instance: Instance, path: str, body: dict[str, t.Any] | None
 
 def owners(host: Host, instance: Instance) -> set[str]:
     """Return the control groups of the processes that listen on the instance's port."""
-    listening = host.check_output("ss -H --listening --numeric --tcp --processes 'sport = :%s'", instance.port)
+    listening = host.check_output("ss -H --listening --numeric --tcp --processes 'sport = :%s'", str(instance.port))
     pids = set(re.findall(r"pid=(\d+)", listening))
-    return {host.check_output("cat /proc/%s/cgroup", int(pid)).rpartition("::")[2].strip() for pid in pids}
+    return {host.check_output("cat /proc/%s/cgroup", pid).rpartition("::")[2].strip() for pid in pids}
 
 
 def test_the_unit_runs_and_starts_at_boot(host: Host, instance: Instance) -> None:
@@ -102,7 +102,7 @@ def test_the_engine_is_complete_and_not_the_servers_to_change(host: Host, instan
 
 def test_the_server_has_its_own_user(host: Host, instance: Instance) -> None:
     pid = host.service(instance.unit).systemd_properties["MainPID"]
-    assert host.check_output("ps -o user= -p %s", int(pid)).strip() == "sglang"
+    assert host.check_output("ps -o user= -p %s", pid).strip() == "sglang"
 
 
 def test_the_key_stands_in_no_unit_and_no_command_line(host: Host, instance: Instance) -> None:
