@@ -220,6 +220,19 @@ def test_sigterm_while_loading(stand_in: Factory) -> None:
     wait_until("all processes gone", lambda: not group(server.pid))
 
 
+def test_sigterm_between_binding_and_the_first_request(stand_in: Factory) -> None:
+    """Seen on the real 0.5.23: the port closes, the warm-up thread asks on for 120 polls, then SIGKILL (122.5 s)."""
+    server = stand_in.start(times={"warm_up_poll": 30.0}, scale=0.01)
+    server.wait_for_log("Uvicorn running")
+    server.process.terminate()
+    server.wait_for_log("Waiting for application shutdown.")
+    assert not server.port_open()
+    assert "SIGTERM received" not in server.log()
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.5)
+    assert "Application shutdown complete." not in server.log()
+
+
 def test_drain_keeps_answering_until_the_port_closes(stand_in: Factory) -> None:
     server = stand_in.start(STAND_IN_DRAIN_S="1.0")
     server.wait_ready()
