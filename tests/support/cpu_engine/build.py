@@ -30,13 +30,14 @@ import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
 # The checkout's own collection path, so that this runs with nothing installed.
-sys.path.insert(0, str(ROOT / ".collections"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / ".collections"))
 
 from ansible_collections.specdec.serving.tests.support.cpu_engine import wheels
 from ansible_collections.specdec.serving.tests.support.toolchain import environments
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
 
 #: The Python of a lab host (Debian 12), which the wheels are for, and its glibc.
 PYTHON = (3, 11)
