@@ -55,9 +55,9 @@ class Endpoint:
     host: str
     port: int
     scheme: str = "http"
-    api_key: t.Optional[str] = dataclasses.field(default=None, repr=False)
+    api_key: str | None = dataclasses.field(default=None, repr=False)
     validate_certs: bool = True
-    ca_path: t.Optional[str] = None
+    ca_path: str | None = None
     address: str = ""
 
     @property
@@ -144,7 +144,7 @@ def request(
     if payload is not None:
         head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     data = "\r\n".join([*head, "", ""]).encode("utf-8") + body
-    sock: t.Optional[socket.socket] = None
+    sock: socket.socket | None = None
     try:
         sock = socket.create_connection((endpoint.address or endpoint.host, endpoint.port), timeout=timeout)
         if endpoint.scheme == "https":
@@ -171,7 +171,9 @@ def request(
         raise HttpError(f"{method} {endpoint.url}{path}: {error}") from error
     except ssl.SSLError as error:
         reason = error.reason or str(error)
-        raise HttpError(f"{method} {endpoint.url}{path}: TLS failed: {reason}. Is the server's scheme right?") from error
+        raise HttpError(
+            f"{method} {endpoint.url}{path}: TLS failed: {reason}. Is the server's scheme right?"
+        ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         text = str(error) or type(error).__name__
         raise HttpError(f"{method} {endpoint.url}{path}: {text}") from error

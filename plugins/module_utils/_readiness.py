@@ -26,12 +26,13 @@ STATES = (READY, LOADING, CRASHED, CRASH_LOOP, STOPPING, STOPPED, NOT_FOUND)
 
 GATES = ("unit", "port_owner", "markers", "identity", "serving", "stability")
 
+
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """One check of readiness; ``passed`` None = not known yet; ``cause`` names a failure in one word."""
 
     name: str
-    passed: t.Optional[bool]
+    passed: bool | None
     detail: str
     cause: str = ""
 
@@ -64,7 +65,9 @@ def judge_unit(
         return UnitJudgement(NOT_FOUND, True, f"systemd has no unit {unit.id!r}", "not_found")
     if unit.load_state != "loaded":
         detail = f"unit {unit.id!r} is {unit.load_state}"
-        return UnitJudgement(NOT_FOUND, True, detail + (f": {unit.load_error}" if unit.load_error else ""), unit.load_state)
+        return UnitJudgement(
+            NOT_FOUND, True, detail + (f": {unit.load_error}" if unit.load_error else ""), unit.load_state
+        )
     restarts = unit.n_restarts - min(restarts_before, unit.n_restarts)
     ended = unit.exit_text()
     if unit.sub_state in ("auto-restart", "auto-restart-queued"):
@@ -88,7 +91,9 @@ def judge_unit(
     if unit.active_state == "failed":
         if unit.job:
             return UnitJudgement(LOADING, False, "the last start failed; a job of systemd is queued")
-        return UnitJudgement(CRASHED, True, f"systemd result {unit.result}" + (f": {ended}" if ended else ""), _exit_cause(unit))
+        return UnitJudgement(
+            CRASHED, True, f"systemd result {unit.result}" + (f": {ended}" if ended else ""), _exit_cause(unit)
+        )
     if unit.active_state == "deactivating":
         if unit.result != "success" and not stop_requested:
             return UnitJudgement(CRASHED, True, f"systemd result {unit.result}: {ended}", _exit_cause(unit))
@@ -100,7 +105,9 @@ def judge_unit(
             return UnitJudgement(CRASHED, True, f"the main process {ended} by itself", "exited")
         return UnitJudgement(STOPPED, True, "the unit is not running", "stopped")
     if replaces and unit.invocation_id == replaces:
-        return UnitJudgement(LOADING, False, "still the invocation that is to be replaced" + ("; a job is queued" if unit.job else ""))
+        return UnitJudgement(
+            LOADING, False, "still the invocation that is to be replaced" + ("; a job is queued" if unit.job else "")
+        )
     return UnitJudgement(LOADING, False, f"{unit.active_state} ({unit.sub_state})")
 
 
@@ -117,7 +124,7 @@ def _exit_cause(unit: UnitState) -> str:
     return "exited"
 
 
-def gate_unit(unit: UnitState, judged: UnitJudgement, *, replaces: str, alive: t.Optional[bool]) -> Gate:
+def gate_unit(unit: UnitState, judged: UnitJudgement, *, replaces: str, alive: bool | None) -> Gate:
     """Gate 1: the unit is active, this is a new invocation, and its main process lives (a zombie does not)."""
     if replaces and unit.invocation_id == replaces:
         return Gate("unit", False, f"invocation {replaces} is the one that is to be replaced", "not_restarted")
@@ -130,7 +137,7 @@ def gate_unit(unit: UnitState, judged: UnitJudgement, *, replaces: str, alive: t
     return Gate("unit", True, f"active, main process {unit.main_pid}, invocation {unit.invocation_id}")
 
 
-def gate_port_owner(*, port: int, listening: bool, owned: t.Optional[bool], owners: t.Sequence[str], source: str) -> Gate:
+def gate_port_owner(*, port: int, listening: bool, owned: bool | None, owners: t.Sequence[str], source: str) -> Gate:
     """Gate 2: every listener that could answer on the port belongs to the unit's cgroup.
 
     ``owned``: True, False, or None where the kernel does not say; ``owners`` says of each listener who holds it.
@@ -209,7 +216,7 @@ def _algorithm(value: t.Any) -> str:
     return "EAGLE" if name == "NEXTN" else name
 
 
-def _number(value: t.Any) -> t.Optional[float]:
+def _number(value: t.Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -224,7 +231,7 @@ def _number(value: t.Any) -> t.Optional[float]:
         return None
 
 
-def _truth(value: t.Any) -> t.Optional[bool]:
+def _truth(value: t.Any) -> bool | None:
     if isinstance(value, bool):
         return value
     return {"true": True, "false": False}.get(str(value).lower())
@@ -319,7 +326,9 @@ def gate_identity(
 ) -> Gate:
     """Gate 4: the expected id is listed, the expected path is loaded, and no held argument differs."""
     if model and model not in models:
-        return Gate("identity", False, f"wrong model: expected {model!r}, /v1/models lists {list(models)!r}", "wrong_model")
+        return Gate(
+            "identity", False, f"wrong model: expected {model!r}, /v1/models lists {list(models)!r}", "wrong_model"
+        )
     if not models:
         return Gate("identity", False, "/v1/models lists no model", "wrong_model")
     if model_path and not same_value(model_path, running_path):
@@ -351,7 +360,9 @@ def default_generation_tokens(block_size: int) -> int:
 
 def generation_request(tokens: int, *, skip_tokenizer_init: bool = False) -> dict[str, t.Any]:
     """The body of our own ``POST /generate``: greedy, of exact length, and not counted in the server's metrics."""
-    prompt: dict[str, t.Any] = {"input_ids": [1, 2, 3, 4]} if skip_tokenizer_init else {"text": "The capital of France is"}
+    prompt: dict[str, t.Any] = (
+        {"input_ids": [1, 2, 3, 4]} if skip_tokenizer_init else {"text": "The capital of France is"}
+    )
     return {
         **prompt,
         "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
@@ -367,7 +378,12 @@ def gate_generation(answer: t.Any, *, tokens: int, speculation: bool) -> Gate:
     count = meta.get("completion_tokens")
     if not isinstance(count, int) or count < tokens:
         reason = meta.get("finish_reason")
-        return Gate("serving", False, f"asked for {tokens} tokens, got {count!r} (finish_reason {reason!r})", "generation_failed")
+        return Gate(
+            "serving",
+            False,
+            f"asked for {tokens} tokens, got {count!r} (finish_reason {reason!r})",
+            "generation_failed",
+        )
     text = f"generated {count} tokens"
     if not speculation:
         return Gate("serving", True, text)
@@ -397,7 +413,7 @@ def gate_stability(
     after: UnitState,
     engine_before: t.Collection[EngineProcess],
     engine_after: t.Collection[EngineProcess],
-    owned_after: t.Optional[bool],
+    owned_after: bool | None,
     held_for: float,
     stable_for: float,
 ) -> Gate:

@@ -30,6 +30,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     find_owners,
     listeners,
     owned_by_cgroup,
+    socket_inodes,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import FIRED_UP
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState, show
@@ -72,11 +73,12 @@ class SystemHost(Host):
     def __init__(self, unit: str, endpoint: Endpoint) -> None:
         self._unit_name = unit
         self._endpoint = dataclasses.replace(endpoint, address=resolve(endpoint.host, endpoint.port))
-        self._exit: t.Optional[ExitWatch] = None
-        self._follower: t.Optional[journal.Follower] = None
+        self._exit: ExitWatch | None = None
+        self._follower: journal.Follower | None = None
         self._invocation_id = ""
         self._namespace = ""
-        self._cursor: t.Optional[str] = None
+        self._cursor: str | None = None
+        self._started_us = 0
         self._described: tuple[frozenset[Listener], tuple[str, ...]] = (frozenset(), ())
 
     def __enter__(self) -> SystemHost:
@@ -113,13 +115,14 @@ class SystemHost(Host):
             process = read_process(unit.main_pid)
             # Start ticks of -1 fit no process: one that is gone already counts as ended.
             self._exit = ExitWatch(unit.main_pid, process.start_ticks if process is not None else -1)
+        self._started_us = unit.exec_main_start_us
         if unit.invocation_id != self._invocation_id:
             self._end_following()
             self._invocation_id = unit.invocation_id
             self._namespace = unit.log_namespace
             self._cursor = None
 
-    def main_alive(self) -> t.Optional[bool]:
+    def main_alive(self) -> bool | None:
         return None if self._exit is None else not self._exit.exited()
 
     def main_arguments(self) -> t.Mapping[str, t.Any]:
@@ -147,16 +150,37 @@ class SystemHost(Host):
         if not relevant:
             return PortView()
         owned = owned_by_cgroup(relevant, unit.control_group) if unit.control_group else None
+        if owned:
+            owned = self._held_by_this_start(unit, relevant)
         key = frozenset(relevant)
         if self._described[0] != key:
             # Searching all of /proc for an inode is slow, so only when the listeners changed.
             self._described = (key, tuple(describe_owner(owner) for owner in find_owners(relevant)))
         return PortView(listening=True, owned=owned, owners=self._described[1], source=fallback or "sock_diag")
 
-    def cursor(self) -> t.Optional[str]:
+    def _held_by_this_start(self, unit: UnitState, relevant: t.Sequence[Listener]) -> bool | None:
+        """Whether none of the listeners is held by what an earlier start left behind in the unit's own control group.
+
+        With KillMode=process, or when a process survived the stop, the control group outlives the invocation. Such
+        processes are older than the main process, which anybody can see.
+        """
+        main = read_process(unit.main_pid) if unit.main_pid else None
+        if main is None:
+            return None
+        members = [read_process(pid) for pid in cgroup_pids(unit.control_group)]
+        older = [process.pid for process in members if process is not None and process.start_ticks < main.start_ticks]
+        if not older:
+            return True
+        inodes = {listener.inode for listener in relevant}
+        held = [socket_inodes(pid) for pid in older]
+        if any(sockets & inodes for sockets in held if sockets is not None):
+            return False
+        return None if None in held else True
+
+    def cursor(self) -> str | None:
         return self._cursor
 
-    def history(self, cursor: t.Optional[str]) -> tuple[list[journal.Entry], str]:
+    def history(self, cursor: str | None) -> tuple[list[journal.Entry], str]:
         entries: list[journal.Entry] = []
         self._cursor = cursor
         deadline = time.monotonic() + _HISTORY_S
@@ -208,7 +232,9 @@ class SystemHost(Host):
                 select.select([reader.fileno()], [], [], 1.0)
                 entries += reader.read()
             self._cursor = reader.cursor
-        return entries
+        since_us = int((time.time() - time.monotonic()) * 1e6) + self._started_us
+        orphans = journal.read_orphans(run_command, unit=self._unit_name, since_us=since_us, namespace=self._namespace)
+        return entries + list(orphans)
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         return request(

@@ -63,22 +63,44 @@ def redact(value: t.Any, secrets: t.Iterable[str] = ()) -> t.Any:
     return value
 
 
-def redact_argv(argv: t.Sequence[str], secrets: t.Iterable[str] = ()) -> list[str]:
-    """Mask the word after a secret flag and the value in ``--flag=value`` of an argument vector."""
-    known = tuple(secrets)
-    flags = tuple("--" + name.replace("_", "-") for name in SECRET_ARGUMENTS)
-    words: list[str] = []
-    masked_next = False
-    for word in argv:
-        name, separator, _value = word.partition("=")
-        if masked_next:
-            words.append(MASK)
-        elif separator and name.replace("_", "-") in flags:
-            words.append(name + "=" + MASK)
-        else:
-            words.append(redact_text(word, known))
-        masked_next = not masked_next and word.replace("_", "-") in flags
-    return words
+# --- command lines, also those of foreign programs --------------------------------------------------------------------------
+
+_SECRET_NAME = r"[\w-]*(?:api[-_]?key|passw(?:or)?d|passphrase|secret|token|credential)"
+_SECRET_FLAG = re.compile(rf"^--?{_SECRET_NAME}$", re.IGNORECASE)
+_SECRET_PAIR = re.compile(rf"(?<![\w-])((?:--?)?{_SECRET_NAME}\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE)
+_SECRET_WORDS = re.compile(rf"(?<![\w-])(--?{_SECRET_NAME}\s+)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE)
+_BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[^\s'\"]+", re.IGNORECASE)
+_USERINFO = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
+# argparse takes abbreviations: --api-k KEY sets the key as well.
+_SGLANG_SECRETS = (("--api-key", 4), ("--admin-api-key", 4), ("--ssl-keyfile-password", len("--ssl-keyfile-")))
 
 
-__all__ = ("MASK", "SECRET_ARGUMENTS", "redact", "redact_argv", "redact_text")
+def _is_secret_flag(word: str) -> bool:
+    if _SECRET_FLAG.match(word):
+        return True
+    return any(len(word) >= least and full.startswith(word) for full, least in _SGLANG_SECRETS)
+
+
+def mask_command(words: t.Sequence[str]) -> str:
+    """A command line for a message, its secrets masked: `--api-key X`, `--api-key=X`, `TOKEN=X`, `user:X@host`."""
+    if len(words) == 1:  # a title set by the process itself: one string, perhaps padded
+        words = words[0].split()
+    shown: list[str] = []
+    hide_next = False
+    for word in words:
+        if hide_next:
+            shown.append(MASK)
+            hide_next = False
+            continue
+        flag, equals, _value = word.partition("=")
+        if equals and _is_secret_flag(flag):
+            shown.append(f"{flag}={MASK}")
+            continue
+        hide_next = _is_secret_flag(word)
+        for pattern in (_SECRET_PAIR, _SECRET_WORDS, _BEARER):
+            word = pattern.sub(rf"\g<1>{MASK}", word)
+        shown.append(_USERINFO.sub(rf"\g<1>{MASK}@", word))
+    return " ".join(shown)
+
+
+__all__ = ("MASK", "SECRET_ARGUMENTS", "mask_command", "redact", "redact_text")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
-import re
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +31,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
     unit_of_cgroup,
     unit_of_pid,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._redact import MASK
+from ansible_collections.specdec.serving.plugins.module_utils._redact import mask_command
 
 __all__ = [
     "Listener",
@@ -43,7 +42,6 @@ __all__ = [
     "listeners",
     "listeners_proc_net",
     "listeners_sock_diag",
-    "mask_command",
     "owned_by_cgroup",
     "parse_diag",
     "parse_proc_net",
@@ -334,44 +332,6 @@ def socket_inodes(pid: int, *, proc: str = PROC) -> set[int] | None:
         if target.startswith("socket:[") and target.endswith("]"):
             found.add(int(target[8:-1]))
     return found
-
-
-_SECRET_NAME = r"[\w-]*(?:api[-_]?key|passw(?:or)?d|passphrase|secret|token|credential)"
-_SECRET_FLAG = re.compile(rf"^--?{_SECRET_NAME}$", re.IGNORECASE)
-_SECRET_PAIR = re.compile(rf"(?<![\w-])((?:--?)?{_SECRET_NAME}\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE)
-_SECRET_WORDS = re.compile(rf"(?<![\w-])(--?{_SECRET_NAME}\s+)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE)
-_BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[^\s'\"]+", re.IGNORECASE)
-_USERINFO = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
-# argparse takes abbreviations: --api-k KEY sets the key as well.
-_SGLANG_SECRETS = (("--api-key", 4), ("--admin-api-key", 4), ("--ssl-keyfile-password", len("--ssl-keyfile-")))
-
-
-def _is_secret_flag(word: str) -> bool:
-    if _SECRET_FLAG.match(word):
-        return True
-    return any(len(word) >= least and full.startswith(word) for full, least in _SGLANG_SECRETS)
-
-
-def mask_command(words: Sequence[str]) -> str:
-    """A command line for a message, its secrets masked: `--api-key X`, `--api-key=X`, `TOKEN=X`, `user:X@host`."""
-    if len(words) == 1:  # a title set by the process itself: one string, perhaps padded
-        words = words[0].split()
-    shown: list[str] = []
-    hide_next = False
-    for word in words:
-        if hide_next:
-            shown.append(MASK)
-            hide_next = False
-            continue
-        flag, equals, _value = word.partition("=")
-        if equals and _is_secret_flag(flag):
-            shown.append(f"{flag}={MASK}")
-            continue
-        hide_next = _is_secret_flag(word)
-        for pattern in (_SECRET_PAIR, _SECRET_WORDS, _BEARER):
-            word = pattern.sub(rf"\g<1>{MASK}", word)
-        shown.append(_USERINFO.sub(rf"\g<1>{MASK}@", word))
-    return " ".join(shown)
 
 
 def _head(words: Sequence[str], limit: int = 120) -> str:

@@ -131,13 +131,13 @@ class Options:
     settings: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
     replaces: str = ""
     markers: str = "auto"
-    expected_markers: t.Optional[int] = None
-    generation_tokens: t.Optional[int] = None
+    expected_markers: int | None = None
+    generation_tokens: int | None = None
     stable_for: float = 0.0
     timeout: float = 1350.0
     max_restarts: int = 0
     wait: bool = True
-    slice_s: t.Optional[float] = None
+    slice_s: float | None = None
     log_lines: int = 20
     notices: tuple[str, ...] = ()
     resume: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
@@ -146,7 +146,9 @@ class Options:
 def _check_key(key: str, params: t.Mapping[str, t.Any]) -> None:
     # Ansible masks a no_log value wherever it stands in the result: "ready" as a key would mask the verdict.
     if len(key) < 8:
-        raise OptionError(f"api_key has {len(key)} characters; use at least 8, or words of the result would be masked with it")
+        raise OptionError(
+            f"api_key has {len(key)} characters; use at least 8, or words of the result would be masked with it"
+        )
     if any(ord(sign) < 33 or ord(sign) > 126 for sign in key):
         raise OptionError("api_key holds white space or signs outside of ASCII, which no HTTP header can carry")
     words = {*STATES, *GATES, params["unit"], params["model"], params["model_path"], str(params["port"])}
@@ -173,7 +175,13 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         ) from None
     if not 0 < timeout < float("inf"):
         raise OptionError(f"timeout {params['timeout']!r} must be a number of seconds above 0")
-    for name, least in (("generation_tokens", 0), ("stable_for", 0), ("max_restarts", 0), ("log_lines", 0), ("expected_markers", 0)):
+    for name, least in (
+        ("generation_tokens", 0),
+        ("stable_for", 0),
+        ("max_restarts", 0),
+        ("log_lines", 0),
+        ("expected_markers", 0),
+    ):
         if params[name] is not None and params[name] < least:
             raise OptionError(f"{name} {params[name]!r} must not be below {least}")
     notices = [
@@ -217,7 +225,7 @@ class PortView:
     """Who listens on the port: ``owned`` True / False / None as in gate 2, ``owners`` for people."""
 
     listening: bool = False
-    owned: t.Optional[bool] = None
+    owned: bool | None = None
     owners: tuple[str, ...] = ()
     source: str = ""
 
@@ -246,7 +254,7 @@ class Host(abc.ABC):
         """From now on attend to this invocation: its journal and its main process."""
 
     @abc.abstractmethod
-    def main_alive(self) -> t.Optional[bool]:
+    def main_alive(self) -> bool | None:
         """Whether the watched main process lives; None when there is none."""
 
     @abc.abstractmethod
@@ -262,11 +270,11 @@ class Host(abc.ABC):
         """Who listens on the server's port now."""
 
     @abc.abstractmethod
-    def history(self, cursor: t.Optional[str]) -> tuple[list[Entry], str]:
+    def history(self, cursor: str | None) -> tuple[list[Entry], str]:
         """The watched invocation's journal so far, after ``cursor``; and why it could not be read ('' = it could)."""
 
     @abc.abstractmethod
-    def cursor(self) -> t.Optional[str]:
+    def cursor(self) -> str | None:
         """Where the journal was read up to."""
 
     @abc.abstractmethod
@@ -328,12 +336,12 @@ class Waiter:
         self._watched: tuple[str, int] = ("", 0)
         self._unit_at = float("-inf")
         self._dirty = True
-        self._exit_seen_at: t.Optional[float] = None
+        self._exit_seen_at: float | None = None
         self._next_http = 0.0
         self._early_identity = ""
         self._ready_path = "/ready"
         self._generation_failures = 0
-        self._held_since: t.Optional[float] = None
+        self._held_since: float | None = None
         self._gates: dict[str, Gate] = {}
         self._port = PortView()
         self._server: dict[str, t.Any] = {}
@@ -347,9 +355,9 @@ class Waiter:
         same_boot = resume.get("boot_id") == host.boot_id()
         self._slice_started = now
         self._started = float(resume["started"]) if same_boot else now - float(resume.get("elapsed", 0.0))
-        self._restarts_before: t.Optional[int] = resume.get("restarts_before")
+        self._restarts_before: int | None = resume.get("restarts_before")
         # Without an earlier slice, what is found at first is no change.
-        self._reported_phase: t.Optional[str] = resume.get("phase")
+        self._reported_phase: str | None = resume.get("phase")
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
@@ -441,7 +449,7 @@ class Waiter:
 
     def _new_log(self) -> None:
         self._log = StartupLog(started_us=self._unit.exec_main_start_us or None)
-        self._cursor: t.Optional[str] = None
+        self._cursor: str | None = None
         self._journal_error = ""
         self._began_in_journal = False
         self._stop_requested = False
@@ -524,7 +532,9 @@ class Waiter:
         if judged.state == STOPPING:
             self._port = PortView()
             return self._finding(STOPPING, False, "stopping", judged.detail)
-        self._gates["unit"] = gate_unit(self._unit, judged, replaces=self._options.replaces, alive=self._host.main_alive())
+        self._gates["unit"] = gate_unit(
+            self._unit, judged, replaces=self._options.replaces, alive=self._host.main_alive()
+        )
         if self._unit.active_state not in ("active", "activating") or self._is_replaced():
             self._port = PortView()
             return self._finding(LOADING, False, self._gates["unit"].cause, judged.detail)
@@ -539,7 +549,9 @@ class Waiter:
             if finding is not None:
                 return finding
         waiting = next((gate for gate in self._gate_list() if gate.passed is not True), None)
-        return self._finding(LOADING, False, waiting.cause if waiting else "", waiting.detail if waiting else judged.detail)
+        return self._finding(
+            LOADING, False, waiting.cause if waiting else "", waiting.detail if waiting else judged.detail
+        )
 
     def _port_gate(self) -> Gate:
         port = self._port
@@ -572,7 +584,11 @@ class Waiter:
     def _conflict_text(self) -> str:
         held = "; ".join(self._port.owners) or "the process that held it has gone since"
         failed = self._log.bind_failed
-        return f"the server could not bind {failed.address}:{failed.port} (errno {failed.errno}): {held}" if failed else held
+        return (
+            f"the server could not bind {failed.address}:{failed.port} (errno {failed.errno}): {held}"
+            if failed
+            else held
+        )
 
     def _crashed(self, judged: UnitJudgement) -> _Finding:
         self._feed(self._host.last_entries())
@@ -591,7 +607,7 @@ class Waiter:
 
     # -- the HTTP gates -----------------------------------------------------------------------------------------
 
-    def _check_server(self) -> t.Optional[_Finding]:
+    def _check_server(self) -> _Finding | None:
         """Gates 4 to 6. None: nothing final; the gates say what is missing."""
         if self._host.monotonic() < self._next_http:
             return None
@@ -636,10 +652,14 @@ class Waiter:
             return response.json()
         raise HttpError("no path")
 
-    def _identity(self) -> t.Optional[_Finding]:
+    def _identity(self) -> _Finding | None:
         response = self._get("/v1/models")
         if response.status in (401, 403):
-            given = "the api_key that was given is not the server's" if self._options.endpoint.api_key else "no api_key was given"
+            given = (
+                "the api_key that was given is not the server's"
+                if self._options.endpoint.api_key
+                else "no api_key was given"
+            )
             text = f"/v1/models answered {response.status}: the server wants a key, and {given}"
             self._gates["identity"] = Gate("identity", False, text, "unauthorized")
             return self._finding(LOADING, True, "unauthorized", text)
@@ -710,7 +730,7 @@ class Waiter:
         self._retry_http()
         return False
 
-    def _generate(self) -> t.Optional[_Finding]:
+    def _generate(self) -> _Finding | None:
         algorithm = self._asked("speculative_algorithm")
         block_size = self._asked("speculative_dflash_block_size") or self._asked("speculative_num_draft_tokens") or 0
         tokens = self._options.generation_tokens
@@ -738,7 +758,7 @@ class Waiter:
         hopeless = gate.cause == "speculation_not_exercised" or self._generation_failures >= _GENERATION_TRIES
         return self._finding(LOADING, hopeless, gate.cause, gate.detail)
 
-    def _stable(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> t.Optional[_Finding]:
+    def _stable(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> _Finding | None:
         self._refresh_unit(self._host.monotonic())
         after = self._unit
         self._port = self._host.port(after)
@@ -779,7 +799,9 @@ class Waiter:
             f"not ready within {self._options.timeout:g} s; in phase {self._phase or 'none'} "
             f"for {now - self._phase_since:.0f} s; {finding.summary}"
         )
-        return _Finding(finding.state, True, finding.cause or "timeout", summary, finding.remedy or _REMEDIES["timeout"])
+        return _Finding(
+            finding.state, True, finding.cause or "timeout", summary, finding.remedy or _REMEDIES["timeout"]
+        )
 
     def _gate_list(self) -> list[Gate]:
         return [self._gates.get(name, Gate(name, None, "not checked yet")) for name in GATES]
@@ -856,7 +878,9 @@ class Waiter:
         if ready and self._unit.n_restarts:
             notices.append(f"{self._options.unit}: systemd has restarted it {self._unit.n_restarts} times by itself")
         if self._unit.need_daemon_reload:
-            notices.append(f"{self._options.unit}: its file changed on disk, and systemd has not read it yet (daemon-reload)")
+            notices.append(
+                f"{self._options.unit}: its file changed on disk, and systemd has not read it yet (daemon-reload)"
+            )
         return notices
 
     def _timeline(self, now: float) -> list[dict[str, t.Any]]:
@@ -869,7 +893,9 @@ class Waiter:
             {
                 "phase": span.phase,
                 "start": round((span.start_us - start_us) / 1e6, 3),
-                "duration": round((max(until_us - span.start_us, 0) if span.duration_us is None else span.duration_us) / 1e6, 3),
+                "duration": round(
+                    (max(until_us - span.start_us, 0) if span.duration_us is None else span.duration_us) / 1e6, 3
+                ),
             }
             for span in self._log.timeline
         ]

@@ -38,7 +38,9 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
     ``result`` is what ``sglang_ready`` returned.
     """
     where = f"{result.get('unit', '')}" + (f" on {host}" if host else "")
-    timeline = [phase for phase in result.get("timeline") or () if phase["duration"] > 0 or phase["phase"] != "starting"]
+    timeline = [
+        phase for phase in result.get("timeline") or () if phase["duration"] > 0 or phase["phase"] != "starting"
+    ]
     total = max((phase["start"] + phase["duration"] for phase in timeline), default=0.0)
     verdict = str(result.get("state", "unknown")).upper()
     took = f", start took {duration(total)}" if total else ""
@@ -47,11 +49,9 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
     for phase in timeline:
         start, length = phase["start"], phase["duration"]
         lines.append(f"  {phase['phase']:<{names}} {start:7.1f} +{length:6.1f} s |{bar(start, length, total, width)}")
-    for model in result.get("weights") or ():
-        lines.append("  " + _weights_line(model))
+    lines += ["  " + _weights_line(model) for model in result.get("weights") or ()]
     lines += [
-        f"  {_GATE_SIGNS[gate.get('passed')]} {gate['name']}: {gate['detail']}"
-        for gate in result.get("gates") or ()
+        f"  {_GATE_SIGNS[gate.get('passed')]} {gate['name']}: {gate['detail']}" for gate in result.get("gates") or ()
     ]
     diagnosis = result.get("diagnosis") or {}
     lines += [f"  {name}: {diagnosis[name]}" for name in ("cause", "summary", "exit", "remedy") if diagnosis.get(name)]
@@ -112,7 +112,9 @@ def status_table(results: t.Iterable[t.Mapping[str, t.Any]], host: str = "") -> 
     """
     rows = [_COLUMNS] + [_row(str(result.get("host") or host), result) for result in results]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 __all__ = ("bar", "duration", "startup_chart", "status_table")

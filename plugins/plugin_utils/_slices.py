@@ -40,7 +40,9 @@ def progress_line(host: str, answer: t.Mapping[str, t.Any]) -> str:
     if markers.get("expected"):
         parts.append(f"ranks {markers.get('seen', 0)}/{markers['expected']}")
     parts.append(f"{float(answer.get('elapsed', 0)):.0f} s")
-    memory = [model.get("mem_usage_gb") for model in answer.get("weights") or () if model.get("mem_usage_gb") is not None]
+    memory = [
+        model.get("mem_usage_gb") for model in answer.get("weights") or () if model.get("mem_usage_gb") is not None
+    ]
     if memory:
         parts.append(f"weights {sum(memory):.1f} GB a rank")
     return " | ".join(parts)

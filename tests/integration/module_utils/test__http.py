@@ -152,5 +152,5 @@ def test_refused() -> None:
 
 
 def test_plain_server_on_a_tls_port() -> None:
-    with server(lambda c, _h: None) as endpoint, pytest.raises(HttpError, match="TLS failed|reset|timed out"):
+    with server(lambda _c, _h: None) as endpoint, pytest.raises(HttpError, match=r"TLS failed|reset|timed out"):
         request(Endpoint(endpoint.host, endpoint.port, scheme="https"), "GET", "/", timeout=0.5)

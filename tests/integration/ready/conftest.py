@@ -67,7 +67,14 @@ class Server:
             **(environment or {}),
         }
         words = command or " ".join([self.command(tp_size=tp_size, model_path=model_path), *arguments])
-        lines = ["[Unit]", "StartLimitIntervalSec=0", "[Service]", "Type=exec", "KillMode=mixed", "LogRateLimitIntervalSec=0"]
+        lines = [
+            "[Unit]",
+            "StartLimitIntervalSec=0",
+            "[Service]",
+            "Type=exec",
+            "KillMode=mixed",
+            "LogRateLimitIntervalSec=0",
+        ]
         lines += [f"Environment='{name}={value}'" for name, value in environment.items()]
         lines += [*service, f"ExecStart={words}", ""]
         self.host.write_file(f"/etc/systemd/system/{self.unit}", "\n".join(lines))
@@ -157,13 +164,17 @@ class Server:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"{self.unit}: not within {seconds} s; its log:\n{self.host.journal(self.unit)[-3000:]}")
+                raise AssertionError(
+                    f"{self.unit}: not within {seconds} s; its log:\n{self.host.journal(self.unit)[-3000:]}"
+                )
             time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
 def ready_host() -> Host:
-    subprocess.run([sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
+    )
     try:
         hosts = up(
             ["ready"],
@@ -194,15 +205,11 @@ def make_server(ready_host: Host) -> t.Iterator[t.Callable[[str], Server]]:
     for server in made:
         # One call for all of it: entering the host costs more than what is done there.
         unit = server.unit
-        server.host.exec(
-            [
-                "sh",
-                "-c",
-                f"systemctl kill --signal=SIGKILL {unit}; systemctl stop {unit}; systemctl reset-failed {unit};"
-                f"rm -f /etc/systemd/system/{unit} {server.truth}; systemctl daemon-reload",
-            ],
-            check=False,
+        script = (
+            f"systemctl kill --signal=SIGKILL {unit}; systemctl stop {unit}; systemctl reset-failed {unit};"
+            f"rm -f /etc/systemd/system/{unit} {server.truth}; systemctl daemon-reload"
         )
+        server.host.exec(["sh", "-c", script], check=False)
 
 
 @pytest.fixture

@@ -7,11 +7,7 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import typing as t
-
-import pytest
 
 RESTARTS = 50
 RESTARTER = "/srv/specdec/ansible_collections/specdec/serving/tests/support/observer/restarts.py"
@@ -19,9 +15,9 @@ RESTARTER = "/srv/specdec/ansible_collections/specdec/serving/tests/support/obse
 SLACK_S = 0.05
 
 
-def test_no_false_ready_over_restarts(make_server: t.Callable[[str], t.Any], record_property: t.Callable[[str, t.Any], None]) -> None:
-    seed = int(os.environ.get("SPECDEC_SEED", random.randrange(10**6)))
-    print(f"seed {seed} (set SPECDEC_SEED to repeat)")
+def test_no_false_ready_over_restarts(
+    make_server: t.Callable[[str], t.Any], record_property: t.Callable[[str, t.Any], None], seed: str
+) -> None:
     # Three units drain for a second at each restart, one for 20 seconds, once.
     plans = [(1.0, 17), (1.0, 16), (1.0, 16), (20.0, 1)]
     assert sum(restarts for _drain, restarts in plans) == RESTARTS
@@ -42,7 +38,9 @@ def test_no_false_ready_over_restarts(make_server: t.Callable[[str], t.Any], rec
     )
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     truth = {server.unit: _truth(server) for server in servers}
-    false_ready = [verdict for verdict in verdicts if verdict["ready"] and not _was_ready(verdict, truth[verdict["unit"]])]
+    false_ready = [
+        verdict for verdict in verdicts if verdict["ready"] and not _was_ready(verdict, truth[verdict["unit"]])
+    ]
     states: dict[str, int] = {}
     for verdict in verdicts:
         states[verdict["state"]] = states.get(verdict["state"], 0) + 1
@@ -77,6 +75,10 @@ def _was_ready(verdict: dict[str, t.Any], truth: dict[str, dict[str, float]]) ->
 
 def _drained(server: t.Any, truth: dict[str, dict[str, float]]) -> float:
     return max(
-        (events["port_closed"] - events["term_received"] for events in truth.values() if {"port_closed", "term_received"} <= set(events)),
+        (
+            events["port_closed"] - events["term_received"]
+            for events in truth.values()
+            if {"port_closed", "term_received"} <= set(events)
+        ),
         default=0.0,
     )

@@ -160,7 +160,12 @@ def test_the_key_is_nowhere(server: t.Any, task: Task) -> None:
     output, answer = task.run("-vvvvv", "--diff", api_key=KEY)
     assert answer["ready"]
     assert KEY not in output
-    assert KEY not in server.host.exec(["journalctl", "--no-pager", "--identifier=ansible-specdec.serving.sglang_ready"]).stdout
+    assert (
+        KEY
+        not in server.host.exec(
+            ["journalctl", "--no-pager", "--identifier=ansible-specdec.serving.sglang_ready"]
+        ).stdout
+    )
 
 
 def module_runs(server: t.Any) -> bool:

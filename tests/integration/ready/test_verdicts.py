@@ -89,11 +89,21 @@ def test_a_stop_is_followed(server: t.Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "cause", "words", "ended"),
     [
-        pytest.param(("--no-such-flag",), "argument_error", "--no-such-flag", "exited with status 2", id="unknown flag"),
-        pytest.param(("--speculative-num-draft-tokens", "4"), "exception", "they differ", "exited with status 1", id="contradiction"),
+        pytest.param(
+            ("--no-such-flag",), "argument_error", "--no-such-flag", "exited with status 2", id="unknown flag"
+        ),
+        pytest.param(
+            ("--speculative-num-draft-tokens", "4"),
+            "exception",
+            "they differ",
+            "exited with status 1",
+            id="contradiction",
+        ),
     ],
 )
-def test_a_refused_start_is_explained(server: t.Any, arguments: tuple[str, ...], cause: str, words: str, ended: str) -> None:
+def test_a_refused_start_is_explained(
+    server: t.Any, arguments: tuple[str, ...], cause: str, words: str, ended: str
+) -> None:
     server.write(*arguments)
     server.systemctl("start")
     result = server.observe()
@@ -125,7 +135,9 @@ def test_a_killed_scheduler_is_a_crash(server: t.Any, moment: str) -> None:
     server.host.exec(["kill", "-KILL", pid])
     result = json.loads(observer.communicate(timeout=30)[0])
     assert result["state"] == "crashed"
-    truth = server.host.exec(["systemctl", "show", "--value", "-p", "ExecMainExitTimestampMonotonic", server.unit]).stdout
+    truth = server.host.exec(
+        ["systemctl", "show", "--value", "-p", "ExecMainExitTimestampMonotonic", server.unit]
+    ).stdout
     assert 0 <= result["detected_at_monotonic"] - int(truth) / 1e6 < LAG
 
 
@@ -150,7 +162,9 @@ socketserver.TCPServer(("127.0.0.1", @PORT@), Foreign).serve_forever()
 def by_hand(server: t.Any, kind: str) -> t.ContextManager[str]:
     """A server that somebody started by hand on the port of the unit."""
     if kind == "foreign":
-        return t.cast(t.ContextManager[str], server.neighbour("python3", "-c", FOREIGN.replace("@PORT@", str(server.port))))
+        return t.cast(
+            t.ContextManager[str], server.neighbour("python3", "-c", FOREIGN.replace("@PORT@", str(server.port)))
+        )
     environment = {"PYTHONPATH": STAND_IN, "STAND_IN_SCALE": "0.002"}
     return t.cast(t.ContextManager[str], server.neighbour(*server.command().split(), environment=environment))
 
@@ -164,7 +178,8 @@ def test_a_port_that_another_process_holds(server: t.Any, kind: str) -> None:
         result = server.observe()
         pid = server.host.exec(["systemctl", "show", "--value", "-p", "MainPID", holder]).stdout.strip()
     assert (result["state"], result["diagnosis"]["cause"]) == ("crashed", "port_conflict")
-    assert f"pid {pid} " in result["msg"] and holder in result["msg"]
+    assert f"pid {pid} " in result["msg"]
+    assert holder in result["msg"]
 
 
 def test_the_new_process_claims_readiness_when_a_sglang_holds_its_port(server: t.Any) -> None:
@@ -198,6 +213,23 @@ def test_a_neighbour_that_shares_the_port_is_noticed(server: t.Any) -> None:
     assert result["ready"] is False
     assert gates(result)["port_owner"] is False
     assert other in result["msg"]
+
+
+def test_a_process_that_an_earlier_start_left_behind_is_not_this_start(server: t.Any) -> None:
+    """In the unit's own control group, with the right model: only its age tells."""
+    child = f"/usr/bin/env STAND_IN_TRUTH= {server.command()}"
+    server.write(command=f"/bin/sh -c '{child} & exec sleep 1000'", service=["KillMode=process"])
+    server.systemctl("start")
+    server.until(server.answers, 30)
+    old = server.property("InvocationID")
+    server.systemctl("restart")
+    assert server.answers(), "the old process must still answer for the test to mean anything"
+    results = [
+        server.observe(replaces=old, timeout="3", markers="ignore"),
+        server.observe(timeout="1", markers="ignore"),
+    ]
+    assert [result["ready"] for result in results] == [False, False]
+    assert [gates(result)["port_owner"] for result in results] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -243,4 +275,3 @@ def test_a_wait_ends_when_nobody_reads_it(server: t.Any) -> None:
     server.until(lambda: server.host.exec(mark, check=False).stdout.strip() == "", 10)
     followers = server.host.exec(["pgrep", "--exact", "journalctl"], check=False).stdout
     assert followers.strip() == ""
-

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Restarts units of a lab host at random moments, each restart with a wait beside it, and reports every verdict.
 
-Reads ``{"seed": int, "units": [{"options": {...}, "restarts": int, "impatience": float}]}`` on stdin. ``impatience`` is
+Reads ``{"seed": str, "units": [{"options": {...}, "restarts": int, "impatience": float}]}`` on stdin. ``impatience`` is
 the share of restarts that do not wait for the verdict of the one before: the invocation is then replaced in the middle
 of its start. Writes one JSON line a verdict: unit, replaces, state, ready, invocation_id, detected_at_monotonic, msg.
 """
@@ -47,7 +47,7 @@ def _observe(options: t.Mapping[str, t.Any], replaces: str) -> None:
         print(json.dumps({"unit": options["unit"], "replaces": replaces, **verdict}), flush=True)
 
 
-def _restart(plan: t.Mapping[str, t.Any], seed: int) -> None:
+def _restart(plan: t.Mapping[str, t.Any], seed: str) -> None:
     chance = random.Random(seed)
     options = plan["options"]
     waits: list[threading.Thread] = []
@@ -70,7 +70,8 @@ def main() -> None:
     """Restart all units side by side."""
     plan = json.load(sys.stdin)
     threads = [
-        threading.Thread(target=_restart, args=(unit, plan["seed"] + number)) for number, unit in enumerate(plan["units"])
+        threading.Thread(target=_restart, args=(unit, f"{plan['seed']}:{number}"))
+        for number, unit in enumerate(plan["units"])
     ]
     for thread in threads:
         thread.start()

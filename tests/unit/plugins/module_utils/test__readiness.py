@@ -56,7 +56,9 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
     [
         pytest.param(UnitState(id="x.service"), {}, "not_found", True, "not_found", id="unknown unit"),
         pytest.param(unit(load_state="masked", active_state="inactive"), {}, "not_found", True, "masked", id="masked"),
-        pytest.param(unit(load_state="bad-setting"), {}, "not_found", True, "bad-setting", id="a unit file that does not parse"),
+        pytest.param(
+            unit(load_state="bad-setting"), {}, "not_found", True, "bad-setting", id="a unit file that does not parse"
+        ),
         pytest.param(unit(), {}, "loading", False, "", id="runs"),
         pytest.param(unit(active_state="activating", sub_state="start"), {}, "loading", False, "", id="starting"),
         pytest.param(unit(invocation_id=OLD), {"replaces": OLD}, "loading", False, "", id="not restarted yet"),
@@ -66,7 +68,12 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
         pytest.param(dead(result="start-limit-hit"), {}, "crashed", True, "start_limit", id="start limit"),
         pytest.param(dead(job=7), {"replaces": NEW}, "loading", False, "", id="failed, and a restart is queued"),
         pytest.param(
-            dead(active_state="activating", sub_state="auto-restart"), {}, "crashed", True, "exited", id="first crash, systemd waits to restart"
+            dead(active_state="activating", sub_state="auto-restart"),
+            {},
+            "crashed",
+            True,
+            "exited",
+            id="first crash, systemd waits to restart",
         ),
         pytest.param(
             dead(status=7, active_state="activating", sub_state="auto-restart", n_restarts=7),
@@ -77,24 +84,60 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
             id="C1: auto-restart is no start",
         ),
         pytest.param(
-            dead(active_state="activating", sub_state="auto-restart"), {"max_restarts": 1}, "loading", False, "", id="a tolerated crash"
+            dead(active_state="activating", sub_state="auto-restart"),
+            {"max_restarts": 1},
+            "loading",
+            False,
+            "",
+            id="a tolerated crash",
         ),
         pytest.param(unit(n_restarts=1), {}, "crash_loop", True, "crash_loop", id="restarted during the wait"),
         pytest.param(unit(n_restarts=1), {"restarts_before": 1}, "loading", False, "", id="restarted before the wait"),
-        pytest.param(unit(n_restarts=0), {"restarts_before": 3}, "loading", False, "", id="counter set back by a restart"),
         pytest.param(
-            dead(2, 9, active_state="deactivating", sub_state="stop-sigterm", result="signal"), {}, "crashed", True, "signal", id="main died, the rest is being killed"
-        ),
-        pytest.param(unit(active_state="deactivating", sub_state="stop-sigterm"), {}, "stopping", False, "", id="drains"),
-        pytest.param(
-            dead(1, 0, active_state="inactive", sub_state="dead", result="success"), {}, "crashed", True, "exited", id="ended by itself with 0"
+            unit(n_restarts=0), {"restarts_before": 3}, "loading", False, "", id="counter set back by a restart"
         ),
         pytest.param(
-            dead(1, 0, active_state="inactive", sub_state="dead", result="success"), {"stop_requested": True}, "stopped", True, "stopped", id="stopped on request"
+            dead(2, 9, active_state="deactivating", sub_state="stop-sigterm", result="signal"),
+            {},
+            "crashed",
+            True,
+            "signal",
+            id="main died, the rest is being killed",
         ),
-        pytest.param(unit(active_state="inactive", sub_state="dead", main_pid=0, job=9), {}, "loading", False, "", id="a start is queued"),
         pytest.param(
-            unit(active_state="inactive", sub_state="dead", main_pid=0, invocation_id=""), {}, "stopped", True, "stopped", id="never started"
+            unit(active_state="deactivating", sub_state="stop-sigterm"), {}, "stopping", False, "", id="drains"
+        ),
+        pytest.param(
+            dead(1, 0, active_state="inactive", sub_state="dead", result="success"),
+            {},
+            "crashed",
+            True,
+            "exited",
+            id="ended by itself with 0",
+        ),
+        pytest.param(
+            dead(1, 0, active_state="inactive", sub_state="dead", result="success"),
+            {"stop_requested": True},
+            "stopped",
+            True,
+            "stopped",
+            id="stopped on request",
+        ),
+        pytest.param(
+            unit(active_state="inactive", sub_state="dead", main_pid=0, job=9),
+            {},
+            "loading",
+            False,
+            "",
+            id="a start is queued",
+        ),
+        pytest.param(
+            unit(active_state="inactive", sub_state="dead", main_pid=0, invocation_id=""),
+            {},
+            "stopped",
+            True,
+            "stopped",
+            id="never started",
         ),
     ],
 )
@@ -114,7 +157,7 @@ def test_judge_unit(seen: UnitState, options: dict[str, t.Any], state: str, fina
         pytest.param(unit(active_state="activating"), "", True, False, "", id="not active yet"),
     ],
 )
-def test_gate_unit(seen: UnitState, replaces: str, alive: t.Optional[bool], passed: t.Optional[bool], cause: str) -> None:
+def test_gate_unit(seen: UnitState, replaces: str, alive: bool | None, passed: bool | None, cause: str) -> None:
     gate = gate_unit(seen, judge_unit(seen, replaces=replaces), replaces=replaces, alive=alive)
     assert (gate.passed, gate.cause) == (passed, cause)
 
@@ -128,7 +171,7 @@ def test_gate_unit(seen: UnitState, replaces: str, alive: t.Optional[bool], pass
         pytest.param(True, None, None, "", id="unknown is not ready"),
     ],
 )
-def test_gate_port_owner(listening: bool, owned: t.Optional[bool], passed: t.Optional[bool], cause: str) -> None:
+def test_gate_port_owner(listening: bool, owned: bool | None, passed: bool | None, cause: str) -> None:
     owners = ["port 30001 is held by pid 111 (python) of user@0.service"]
     gate = gate_port_owner(port=30001, listening=listening, owned=owned, owners=owners, source="sock_diag")
     assert (gate.passed, gate.cause) == (passed, cause)
@@ -146,7 +189,7 @@ def test_gate_port_owner(listening: bool, owned: t.Optional[bool], passed: t.Opt
         ("auto", 0, 0, "", True),
     ],
 )
-def test_gate_markers(mode: str, seen: int, expected: int, incomplete: str, passed: t.Optional[bool]) -> None:
+def test_gate_markers(mode: str, seen: int, expected: int, incomplete: str, passed: bool | None) -> None:
     assert gate_markers(mode=mode, seen=seen, expected=expected, incomplete=incomplete, by_model={}).passed is passed
 
 
@@ -177,23 +220,35 @@ def test_same_value(asked: t.Any, running: t.Any, same: bool) -> None:
 @pytest.fixture(name="server_info")
 def server_info_fixture() -> dict[str, t.Any]:
     # A real 0.5.23 with STANDALONE speculation on a CPU.
-    return t.cast("dict[str, t.Any]", json.loads((FIXTURES / "standalone-GET_server_info.txt").read_text(encoding="utf-8")))
+    return t.cast(
+        "dict[str, t.Any]", json.loads((FIXTURES / "standalone-GET_server_info.txt").read_text(encoding="utf-8"))
+    )
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        pytest.param({"tp_size": 1, "speculative_algorithm": "STANDALONE", "max_total_tokens": "4096"}, [], id="agrees"),
+        pytest.param(
+            {"tp_size": 1, "speculative_algorithm": "STANDALONE", "max_total_tokens": "4096"}, [], id="agrees"
+        ),
         pytest.param({"speculative_algorithm": "standalone"}, [], id="the algorithm in small letters"),
         pytest.param({"tp_size": 8}, [("tp_size", True)], id="another tp size is held"),
-        pytest.param({"speculative_algorithm": "DFLASH"}, [("speculative_algorithm", True)], id="another algorithm is held"),
-        pytest.param({"chunked_prefill_size": 8192}, [("chunked_prefill_size", False)], id="the engine may change the rest"),
-        pytest.param({"mem_fraction_static": None, "served_model_name": "x"}, [], id="left out, and compared elsewhere"),
+        pytest.param(
+            {"speculative_algorithm": "DFLASH"}, [("speculative_algorithm", True)], id="another algorithm is held"
+        ),
+        pytest.param(
+            {"chunked_prefill_size": 8192}, [("chunked_prefill_size", False)], id="the engine may change the rest"
+        ),
+        pytest.param(
+            {"mem_fraction_static": None, "served_model_name": "x"}, [], id="left out, and compared elsewhere"
+        ),
         pytest.param({"max_running_requests": 8}, [], id="given value"),
         pytest.param({"quantization": "auto"}, [], id="auto is resolved by the engine"),
     ],
 )
-def test_compare_settings(server_info: dict[str, t.Any], asked: dict[str, t.Any], expected: list[tuple[str, bool]]) -> None:
+def test_compare_settings(
+    server_info: dict[str, t.Any], asked: dict[str, t.Any], expected: list[tuple[str, bool]]
+) -> None:
     differences, unreported = compare_settings(asked, server_info)
     assert [(d.name, d.held) for d in differences] == expected
     assert unreported == []
@@ -220,7 +275,9 @@ def test_compare_settings_names_what_the_server_does_not_report(server_info: dic
         ),
     ],
 )
-def test_values_that_the_server_reports_under_another_name(name: str, asked: t.Any, info: dict[str, t.Any], differs: bool) -> None:
+def test_values_that_the_server_reports_under_another_name(
+    name: str, asked: t.Any, info: dict[str, t.Any], differs: bool
+) -> None:
     differences, unreported = compare_settings({name: asked}, info)
     assert bool(differences) is differs
     assert unreported == []
@@ -236,7 +293,9 @@ CHANGED = Difference("attention_backend", "triton", "flashinfer", False)
         pytest.param("m", "/m", [], True, "", ["'m'"], id="as asked"),
         pytest.param("org/model-b", "/m", [], False, "wrong_model", ["org/model-b", "'m'"], id="A1: another model"),
         pytest.param("m", "/other", [], False, "wrong_model_path", ["/other", "/m"], id="another path"),
-        pytest.param("m", "/m", [HELD], False, "settings_mismatch", ["tp_size asked 8, running 4"], id="a held setting differs"),
+        pytest.param(
+            "m", "/m", [HELD], False, "settings_mismatch", ["tp_size asked 8, running 4"], id="a held setting differs"
+        ),
         pytest.param("m", "/m", [CHANGED], True, "", ["engine changed: attention_backend"], id="changed by the engine"),
     ],
 )
@@ -273,7 +332,13 @@ def test_generation_is_greedy_exact_and_not_counted() -> None:
         pytest.param({"completion_tokens": 17}, False, True, "", id="plain"),
         pytest.param({"completion_tokens": 16}, False, False, "generation_failed", id="too few"),
         pytest.param({"completion_tokens": 17, "spec_verify_ct": 3}, True, True, "", id="speculation ran"),
-        pytest.param({"completion_tokens": 17, "spec_verify_ct": 1}, True, False, "speculation_not_exercised", id="one step is no proof"),
+        pytest.param(
+            {"completion_tokens": 17, "spec_verify_ct": 1},
+            True,
+            False,
+            "speculation_not_exercised",
+            id="one step is no proof",
+        ),
         pytest.param({"completion_tokens": 17}, True, False, "speculation_not_exercised", id="no step at all"),
         pytest.param(None, False, False, "generation_failed", id="no meta_info"),
     ],
@@ -296,18 +361,28 @@ MAIN = EngineProcess("main", 87, 1)
     ("after", "engine", "owned", "held_for", "passed", "cause"),
     [
         pytest.param(unit(), {MAIN, SCHEDULER}, True, 0.0, True, "", id="nothing changed"),
-        pytest.param(unit(invocation_id=OLD), {MAIN, SCHEDULER}, True, 0.0, False, "invocation_changed", id="another invocation"),
-        pytest.param(unit(main_pid=99), {MAIN, SCHEDULER}, True, 0.0, False, "main_process_gone", id="another main process"),
-        pytest.param(unit(active_state="deactivating"), {MAIN, SCHEDULER}, True, 0.0, False, "main_process_gone", id="stopping"),
+        pytest.param(
+            unit(invocation_id=OLD), {MAIN, SCHEDULER}, True, 0.0, False, "invocation_changed", id="another invocation"
+        ),
+        pytest.param(
+            unit(main_pid=99), {MAIN, SCHEDULER}, True, 0.0, False, "main_process_gone", id="another main process"
+        ),
+        pytest.param(
+            unit(active_state="deactivating"), {MAIN, SCHEDULER}, True, 0.0, False, "main_process_gone", id="stopping"
+        ),
         pytest.param(unit(), {MAIN}, True, 0.0, False, "child_died", id="a scheduler died"),
-        pytest.param(unit(), {MAIN, EngineProcess("scheduler", 90, 2)}, True, 0.0, False, "child_died", id="its pid was reused"),
-        pytest.param(unit(), {MAIN, SCHEDULER, EngineProcess("scheduler", 91, 1)}, True, 0.0, True, "", id="one more is fine"),
+        pytest.param(
+            unit(), {MAIN, EngineProcess("scheduler", 90, 2)}, True, 0.0, False, "child_died", id="its pid was reused"
+        ),
+        pytest.param(
+            unit(), {MAIN, SCHEDULER, EngineProcess("scheduler", 91, 1)}, True, 0.0, True, "", id="one more is fine"
+        ),
         pytest.param(unit(), {MAIN, SCHEDULER}, False, 0.0, False, "port_owned_by_other", id="the port changed hands"),
         pytest.param(unit(), {MAIN, SCHEDULER}, None, 0.0, False, "port_owned_by_other", id="unknown owner"),
     ],
 )
 def test_gate_stability(
-    after: UnitState, engine: set[EngineProcess], owned: t.Optional[bool], held_for: float, passed: bool, cause: str
+    after: UnitState, engine: set[EngineProcess], owned: bool | None, held_for: float, passed: bool, cause: str
 ) -> None:
     gate = gate_stability(
         before=unit(),
@@ -325,14 +400,24 @@ def test_stable_for_is_waited_for() -> None:
     both = {MAIN, SCHEDULER}
     gates = [
         gate_stability(
-            before=unit(), after=unit(), engine_before=both, engine_after=both, owned_after=True, held_for=held, stable_for=5.0
+            before=unit(),
+            after=unit(),
+            engine_before=both,
+            engine_after=both,
+            owned_after=True,
+            held_for=held,
+            stable_for=5.0,
         )
         for held in (4.9, 5.0)
     ]
     assert [gate.passed for gate in gates] == [None, True]
 
 
-TIMELINE = [{"phase": "loading_weights", "duration": 61.5}, {"phase": "loading_draft", "duration": 9.0}, {"phase": "capturing_graphs", "duration": 45.0}]
+TIMELINE = [
+    {"phase": "loading_weights", "duration": 61.5},
+    {"phase": "loading_draft", "duration": 9.0},
+    {"phase": "capturing_graphs", "duration": 45.0},
+]
 
 
 @pytest.mark.parametrize(

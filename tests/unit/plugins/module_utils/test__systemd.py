@@ -86,7 +86,8 @@ def test_values_may_hold_equals_signs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "journal"), [("journal", True), ("journal+console", True), ("append", False), ("null", False), ("tty", False)]
+    ("output", "journal"),
+    [("journal", True), ("journal+console", True), ("append", False), ("null", False), ("tty", False)],
 )
 def test_where_the_log_goes(output: str, journal: bool) -> None:
     assert parse_show(f"StandardOutput={output}\n").logs_to_journal is journal

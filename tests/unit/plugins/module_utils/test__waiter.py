@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """The wait against a scripted host: time moves only in ``pause``, so nothing sleeps."""
+# ruff: noqa: ARG002 - the scripted host has the real one's signatures and needs few of the arguments
 
 from __future__ import annotations
 
@@ -29,8 +30,15 @@ from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
 OLD, NEW = "a" * 32, "b" * 32
 KEY = "sk-secret-123"
 OWN = PortView(listening=True, owned=True, owners=("port 30001 is held by pid 87",), source="sock_diag")
-FOREIGN = PortView(listening=True, owned=False, owners=("port 30001 is held by pid 111 (python) of user@0.service",), source="sock_diag")
-ENGINE = frozenset((EngineProcess("main", 87, 1), EngineProcess("scheduler", 90, 1), EngineProcess("detokenizer", 91, 1)))
+FOREIGN = PortView(
+    listening=True,
+    owned=False,
+    owners=("port 30001 is held by pid 111 (python) of user@0.service",),
+    source="sock_diag",
+)
+ENGINE = frozenset(
+    (EngineProcess("main", 87, 1), EngineProcess("scheduler", 90, 1), EngineProcess("detokenizer", 91, 1))
+)
 
 
 def running(**changes: t.Any) -> UnitState:
@@ -51,7 +59,13 @@ def running(**changes: t.Any) -> UnitState:
 
 def failed(code: int = 1, status: int = 3, result: str = "exit-code", **changes: t.Any) -> UnitState:
     return running(
-        active_state="failed", sub_state="failed", main_pid=0, exec_main_code=code, exec_main_status=status, result=result, **changes
+        active_state="failed",
+        sub_state="failed",
+        main_pid=0,
+        exec_main_code=code,
+        exec_main_status=status,
+        result=result,
+        **changes,
     )
 
 
@@ -125,14 +139,24 @@ class ScriptedHost(Host):
         self._rest += [self._entry(message, own=True) for message in messages]
 
     def set(self, **changes: t.Any) -> t.Callable[[], None]:
-        return lambda: [setattr(self, name, value) for name, value in changes.items()].clear()
+        def change() -> None:
+            for name, value in changes.items():
+                setattr(self, name, value)
+
+        return change
 
     def load(self) -> None:
-        self.log("Load weight begin. avail mem=21.60 GB", "Load weight end. elapsed=0.01 s, type=Qwen3ForCausalLM, avail mem=21.60 GB, mem usage=0.50 GB.")
+        self.log(
+            "Load weight begin. avail mem=21.60 GB",
+            "Load weight end. elapsed=0.01 s, type=Qwen3ForCausalLM, avail mem=21.60 GB, mem usage=0.50 GB.",
+        )
 
     def serve(self) -> None:
         self.load()
-        self.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)", "The server is fired up and ready to roll!")
+        self.log(
+            "INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)",
+            "The server is fired up and ready to roll!",
+        )
         self.port_view = OWN
 
     # -- Host
@@ -274,7 +298,10 @@ def test_a_release_without_ready_is_asked_for_its_health() -> None:
 
 def test_markers_are_waited_for() -> None:
     host = ScriptedHost()
-    host.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)", "The server is fired up and ready to roll!")
+    host.log(
+        "INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)",
+        "The server is fired up and ready to roll!",
+    )
     host.port_view = OWN
     host.at(1.0, host.load)
     result = wait(host)
@@ -374,7 +401,8 @@ def test_a_foreign_server_on_the_port_is_named_and_never_ready() -> None:
     result = wait(host, timeout="30")
     assert result["ready"] is False
     assert host.requests == []
-    assert "pid 111" in result["msg"] and "user@0.service" in result["msg"]
+    assert "pid 111" in result["msg"]
+    assert "user@0.service" in result["msg"]
 
 
 def test_fired_up_after_a_failed_bind_is_a_port_conflict() -> None:
@@ -474,7 +502,15 @@ def test_a_crash_loop() -> None:
 
 def test_a_tolerated_restart() -> None:
     host = ScriptedHost()
-    host.at(5.0, host.set(alive=False, unit=running(active_state="activating", sub_state="auto-restart", main_pid=0, exec_main_code=1, exec_main_status=1)))
+    host.at(
+        5.0,
+        host.set(
+            alive=False,
+            unit=running(
+                active_state="activating", sub_state="auto-restart", main_pid=0, exec_main_code=1, exec_main_status=1
+            ),
+        ),
+    )
     host.at(20.0, host.set(alive=True, unit=running(invocation_id="c" * 32, main_pid=99, n_restarts=1)))
     host.at(25.0, host.serve)
     assert wait(host, max_restarts=1)["ready"]
@@ -498,10 +534,14 @@ def test_an_exit_with_0(message_id: str, state: str) -> None:
         pytest.param("/model_info", {"model_path": "/models/other"}, {}, "wrong_model_path", id="wrong path"),
         pytest.param("/server_info", {"tp_size": 4}, {}, "settings_mismatch", id="wrong settings"),
         pytest.param("/v1/models", (401, b'{"error":"Unauthorized"}'), {}, "unauthorized", id="no key"),
-        pytest.param("/v1/models", (401, b'{"error":"Unauthorized"}'), {"api_key": "wrong-key-1"}, "unauthorized", id="wrong key"),
+        pytest.param(
+            "/v1/models", (401, b'{"error":"Unauthorized"}'), {"api_key": "wrong-key-1"}, "unauthorized", id="wrong key"
+        ),
     ],
 )
-def test_what_waiting_cannot_change_ends_the_wait(path: str, answer: t.Any, options: dict[str, t.Any], cause: str) -> None:
+def test_what_waiting_cannot_change_ends_the_wait(
+    path: str, answer: t.Any, options: dict[str, t.Any], cause: str
+) -> None:
     host = ScriptedHost()
     host.serve()
     host.answers[path] = answer

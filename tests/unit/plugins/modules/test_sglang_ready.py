@@ -21,7 +21,7 @@ KEY = "sk-planted-key-1"
 class StoppedHost:
     """A machine whose unit does not run."""
 
-    def __init__(self, unit: str, endpoint: t.Any) -> None:
+    def __init__(self, unit: str, _endpoint: t.Any) -> None:
         self.unit = unit
 
     def __enter__(self) -> t.Any:
@@ -79,7 +79,9 @@ def test_refused_options(
     assert words in result["msg"]
 
 
-def test_a_state_fails_the_task_only_when_it_waits(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_fails_the_task_only_when_it_waits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sglang_ready, "SystemHost", StoppedHost)
     waited = run(capsys)
     looked = run(capsys, wait=False)
@@ -98,7 +100,9 @@ def test_the_whole_result_is_documented(capsys: pytest.CaptureFixture[str], monk
     assert KEY not in json.dumps(result)
 
 
-def test_options_that_have_no_effect_yet_warn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_have_no_effect_yet_warn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sglang_ready, "SystemHost", StoppedHost)
     _code, result = run(capsys, wait=False, stall_timeout=60)
     assert any("stall_timeout" in str(warning) for warning in result["warnings"])

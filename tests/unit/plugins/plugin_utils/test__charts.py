@@ -23,10 +23,27 @@ READY: dict[str, t.Any] = {
         {"phase": "warming_up", "start": 76.5, "duration": 0.2},
     ],
     "weights": [
-        {"type": "KimiK25ForConditionalGeneration", "ranks": 8, "elapsed_s": 61.47, "quant": "compressed-tensors", "mem_usage_gb": 72.24, "avail_mem_gb": 21.76},
-        {"type": "DFlashDraftModel", "ranks": 8, "elapsed_s": 4.2, "quant": "", "mem_usage_gb": 0.9, "avail_mem_gb": 20.86},
+        {
+            "type": "KimiK25ForConditionalGeneration",
+            "ranks": 8,
+            "elapsed_s": 61.47,
+            "quant": "compressed-tensors",
+            "mem_usage_gb": 72.24,
+            "avail_mem_gb": 21.76,
+        },
+        {
+            "type": "DFlashDraftModel",
+            "ranks": 8,
+            "elapsed_s": 4.2,
+            "quant": "",
+            "mem_usage_gb": 0.9,
+            "avail_mem_gb": 20.86,
+        },
     ],
-    "gates": [{"name": "unit", "passed": True, "detail": "active"}, {"name": "markers", "passed": None, "detail": "3 of 16"}],
+    "gates": [
+        {"name": "unit", "passed": True, "detail": "active"},
+        {"name": "markers", "passed": None, "detail": "3 of 16"},
+    ],
     "diagnosis": {},
 }
 CRASHED: dict[str, t.Any] = {
@@ -36,12 +53,19 @@ CRASHED: dict[str, t.Any] = {
     "uptime": 0.0,
     "timeline": [],
     "gates": [{"name": "port_owner", "passed": False, "detail": "held by pid 111"}],
-    "diagnosis": {"cause": "port_conflict", "summary": "pid 111 holds the port", "remedy": "stop it", "evidence": ["[Errno 98]"], "exit": "exited with status 3"},
+    "diagnosis": {
+        "cause": "port_conflict",
+        "summary": "pid 111 holds the port",
+        "remedy": "stop it",
+        "evidence": ["[Errno 98]"],
+        "exit": "exited with status 3",
+    },
 }
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0.0 s"), (41.26, "41.3 s"), (210, "3 min 30 s"), (18120, "5 h 2 min"), (273600, "3 d 4 h")]
+    ("seconds", "text"),
+    [(0, "0.0 s"), (41.26, "41.3 s"), (210, "3 min 30 s"), (18120, "5 h 2 min"), (273600, "3 d 4 h")],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -66,25 +90,54 @@ def test_startup_chart() -> None:
     assert lines[0] == "sglang-k26-dflash.service on ct200: READY, start took 76.7 s"
     assert lines[1] == "  starting            0.0 +  10.0 s |██▋"
     assert lines[2].startswith("  loading_weights    10.0 +  61.5 s |  ██")
-    assert "weights KimiK25ForConditionalGeneration: 8 ranks, 61.47 s, compressed-tensors, 72.24 GB used a rank, 21.76 GB left" in lines[5]
+    assert (
+        "weights KimiK25ForConditionalGeneration: 8 ranks, 61.47 s, compressed-tensors, 72.24 GB used a rank, 21.76 GB left"
+        in lines[5]
+    )
     assert lines[-2:] == ["  ✔ unit: active", "  · markers: 3 of 16"]
 
 
 def test_startup_chart_of_a_failure_says_why() -> None:
     text = startup_chart(CRASHED)
     assert text.splitlines()[0] == "sglang-x.service: CRASHED"
-    for part in ("✘ port_owner", "cause: port_conflict", "exit: exited with status 3", "remedy: stop it", "> [Errno 98]"):
+    for part in (
+        "✘ port_owner",
+        "cause: port_conflict",
+        "exit: exited with status 3",
+        "remedy: stop it",
+        "> [Errno 98]",
+    ):
         assert part in text
 
 
 def test_status_table_has_a_row_for_each_instance() -> None:
-    loading = {"unit": "sglang-y.service", "state": "loading", "phase": "loading_weights", "port": 30003, "host": "b300"}
+    loading = {
+        "unit": "sglang-y.service",
+        "state": "loading",
+        "phase": "loading_weights",
+        "port": 30003,
+        "host": "b300",
+    }
     failed = {"failed": True, "msg": "no such host"}
     lines = status_table([READY, CRASHED, loading, failed], host="ct200").splitlines()
-    assert lines[0].split() == ["HOST", "INSTANCE", "STATE", "MODEL", "PORT", "UPTIME", "PHASE", "OR", "VERDICT", "WEIGHTS", "MEMORY"]
+    assert lines[0].split() == [
+        "HOST",
+        "INSTANCE",
+        "STATE",
+        "MODEL",
+        "PORT",
+        "UPTIME",
+        "PHASE",
+        "OR",
+        "VERDICT",
+        "WEIGHTS",
+        "MEMORY",
+    ]
     assert lines[1].split()[:5] == ["ct200", "k26-dflash", "ready", "kimi-k2.6", "30001"]
-    assert "5 h 5 min" in lines[1] and "73.1 GB used, 20.9 left" in lines[1]
+    assert "5 h 5 min" in lines[1]
+    assert "73.1 GB used, 20.9 left" in lines[1]
     assert "pid 111 holds the port" in lines[2]
-    assert lines[3].split()[:3] == ["b300", "y", "loading"] and "loading_weights" in lines[3]
+    assert lines[3].split()[:3] == ["b300", "y", "loading"]
+    assert "loading_weights" in lines[3]
     assert "no such host" in lines[4]
     assert len({line.find("30001") for line in lines if "30001" in line}) == 1

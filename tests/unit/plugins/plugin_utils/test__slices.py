@@ -126,6 +126,8 @@ def test_a_timeout_that_is_no_number_is_named() -> None:
 class Tagged(str):
     """Like ansible-core's tagged strings: a subclass."""
 
+    __slots__ = ()
+
 
 def test_plain_types() -> None:
     value = plain({"a": Tagged("x"), "b": [Tagged("y"), 1, True, None]})
@@ -146,7 +148,10 @@ def test_plain_types() -> None:
             },
             "ct200 | sglang-k26.service | loading_weights | ranks 3/16 | 41 s | weights 72.2 GB a rank",
         ),
-        ({"unit": "u.service", "state": "stopping", "phase": "", "draining": 2, "elapsed": 5}, "ct200 | u.service | stopping, 2 requests left | 5 s"),
+        (
+            {"unit": "u.service", "state": "stopping", "phase": "", "draining": 2, "elapsed": 5},
+            "ct200 | u.service | stopping, 2 requests left | 5 s",
+        ),
         ({"unit": "u.service", "state": "loading", "phase": "", "elapsed": 0}, "ct200 | u.service | loading | 0 s"),
     ],
 )
