@@ -20,8 +20,8 @@ import shutil
 import time
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
 from ansible_collections.specdec.serving.plugins.module_utils._redact import mask_command
+from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
 
 __all__ = (
