@@ -141,6 +141,8 @@ def test_skip_server_warmup(stand_in: Factory) -> None:
     server = stand_in.start("--skip-server-warmup", times={"warm_up": STILL})
     server.wait_for_event("ready")
     assert server.ask("/ready").status == 200
+    server.wait_ready()
+    assert len(server.truth("ready")) == 1
 
 
 def test_health_takes_its_time(stand_in: Factory) -> None:
@@ -263,13 +265,25 @@ def test_drain_waits_for_requests_without_a_limit(stand_in: Factory) -> None:
     assert not thread.is_alive()
 
 
-def test_force_shutdown_does_not_wait(stand_in: Factory) -> None:
+def test_force_shutdown_waits_for_clients_only(stand_in: Factory) -> None:
+    """The drain and the schedulers end at once; uvicorn still waits until the client of a request in flight leaves."""
     server = stand_in.start(times={"decode_step": 1.0}, scale=0.01, SGL_FORCE_SHUTDOWN="1")
     server.wait_ready()
-    long_request(server)
-    server.process.terminate()
+    with socket.create_connection((server.host, server.port)) as client:
+        body = json.dumps(
+            {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 10**6, "ignore_eos": True}}
+        )
+        client.sendall(f"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        assert client.recv(1) == b"H"
+        server.process.terminate()
+        server.wait_for_log("Waiting for connections to close. (CTRL+C to force quit)")
+        assert "Signal SIGTERM received while force shutdown flag set. Force exiting." in server.log()
+        assert "Remaining number of requests" not in server.log()
+        assert server.schedulers() == []
+        assert not server.port_open()
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(0.5)
     assert server.exit() == 0
-    assert "Signal SIGTERM received while force shutdown flag set. Force exiting." in server.log()
 
 
 def test_scheduler_killed_while_serving(story: StandIn) -> None:
@@ -556,7 +570,7 @@ def test_engine_installs_as_a_host_installs_it(wheelhouse: Path, tmp_path: Path)
     """The role's own commands: a venv and pip without an index."""
     engine = tmp_path / "engine"
     subprocess.run([sys.executable, "-m", "venv", engine], check=True)
-    pip = [engine / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    pip: list[str | Path] = [engine / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
     lock = wheelhouse / "requirements.lock"
     subprocess.run([*pip, "--find-links", wheelhouse, "-r", lock], check=True)
     done = subprocess.run([engine / "bin" / "sglang", "version"], check=True, capture_output=True, text=True)

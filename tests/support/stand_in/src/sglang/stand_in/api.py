@@ -335,7 +335,7 @@ class Api:
                 b"Cache flushed.\nPlease check backend logs for more details. "
                 b"(When there are running or waiting requests, the operation will not be performed.)\n",
             )
-        return Response(400, b"Flush cache failed.\n")
+        return Response(400, b"Timed out waiting for idle state." if timeout else b"Flush cache failed.\n")
 
     def _freeze_gc(self, _request: Request) -> Response:
         return Response(200, b"Garbage collection frozen.\n")
@@ -397,18 +397,18 @@ class Api:
         ]
         if stream:
             return Response(
-                200, content_type="text/event-stream; charset=utf-8", chunks=self._stream_native(pendings[0])
+                200, content_type="text/event-stream; charset=utf-8", chunks=self._stream_native(pendings[0], request)
             )
         answers = [list(self._outputs(pending, request))[-1] for pending in pendings]
         return json_response(answers if isinstance(prompt, list) else answers[0])
 
-    def _outputs(self, pending: Pending, request: Request | None) -> Iterator[dict[str, Any]]:
+    def _outputs(self, pending: Pending, request: Request) -> Iterator[dict[str, Any]]:
         """The growing answer; the last item is complete. The client's leaving aborts the request."""
         so_far, ids = "", []
         first = 0.0
         looked = time.monotonic()
         while True:
-            if request is not None and time.monotonic() - looked > 0.2:
+            if time.monotonic() - looked > 0.2:
                 looked = time.monotonic()
                 if request.client_left():
                     self._leave(pending)
@@ -471,9 +471,9 @@ class Api:
         )
         return meta
 
-    def _stream_native(self, pending: Pending) -> Iterator[bytes]:
+    def _stream_native(self, pending: Pending, request: Request) -> Iterator[bytes]:
         try:
-            for item in self._outputs(pending, None):
+            for item in self._outputs(pending, request):
                 yield b"data: " + json.dumps(item, separators=(",", ":")).encode() + b"\n\n"
             yield b"data: [DONE]\n\n"
         finally:
@@ -512,7 +512,7 @@ class Api:
         model = body.get("model") or self._resolved["served_model_name"]
         if body.get("stream"):
             options = body.get("stream_options") or {}
-            chunks = self._stream_openai(pending, model, chat, bool(options.get("include_usage")))
+            chunks = self._stream_openai(pending, request, model, chat, bool(options.get("include_usage")))
             return Response(200, content_type="text/event-stream; charset=utf-8", chunks=chunks)
         last = list(self._outputs(pending, request))[-1]
         meta = last["meta_info"]
@@ -540,7 +540,9 @@ class Api:
             }
         )
 
-    def _stream_openai(self, pending: Pending, model: str, chat: bool, usage: bool) -> Iterator[bytes]:
+    def _stream_openai(
+        self, pending: Pending, request: Request, model: str, chat: bool, usage: bool
+    ) -> Iterator[bytes]:
         def chunk(choices: list[dict[str, Any]], **more: Any) -> bytes:
             value = {
                 "id": pending.rid,
@@ -572,7 +574,7 @@ class Api:
             if chat:
                 yield chunk([choice("", None, first=True)])
             sent, meta = "", {}
-            for item in self._outputs(pending, None):
+            for item in self._outputs(pending, request):
                 meta = item["meta_info"]
                 yield chunk([choice(item["text"][len(sent) :], None)])
                 sent = item["text"]

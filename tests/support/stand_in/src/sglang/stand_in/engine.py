@@ -111,10 +111,12 @@ class Engine:
         deadline = time.monotonic() + timeout
         while True:
             idle = True
+            # With a time-out the real one waits quietly.
+            final = timeout == 0
             for dp in range(self.replicas):
                 pending = Pending(uuid.uuid4().hex, dp, False)
                 self.requests[pending.rid] = pending
-                self._send(self._lead(dp), {"op": "flush", "rid": pending.rid})
+                self._send(self._lead(dp), {"op": "flush", "rid": pending.rid, "final": final})
                 idle = pending.outputs.get()["idle"] and idle
                 self.forget(pending)
             if idle or time.monotonic() >= deadline:

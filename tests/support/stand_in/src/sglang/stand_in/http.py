@@ -60,9 +60,8 @@ class Request:
         try:
             if not select.select([self.connection], [], [], 0)[0]:
                 return False
-            if isinstance(self.connection, ssl.SSLSocket):
-                return False
-            return self.connection.recv(1, socket.MSG_PEEK) == b""
+            # The plain socket's method: TLS has no peek, and its end of stream is the plain one's as well.
+            return socket.socket.recv(self.connection, 1, socket.MSG_PEEK) == b""
         except (OSError, ValueError):
             return True
 

@@ -388,6 +388,11 @@ class Generator:
             if idle:
                 self._cached.clear()
                 self._log.info("Cache flushed successfully!")
+            elif message["final"]:
+                self._log.warning(
+                    f"Cache not flushed because there are pending requests. #queue-req: {len(self._waiting)},"
+                    f" #running-req: {len(self._running)}"
+                )
             self._channel.send({"op": "flush", "rid": message["rid"], "idle": idle})
 
     def _prefill(self) -> None:

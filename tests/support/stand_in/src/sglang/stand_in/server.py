@@ -109,6 +109,8 @@ class Server:
         self._stop = threading.Event()
         self._term_monotonic = 0.0
         self._bound = False
+        self._noted_ready = False
+        self._noting = threading.Lock()
 
     # Start-up
 
@@ -316,14 +318,14 @@ class Server:
         scheme = "https" if resolved["ssl_certfile"] else "http"
         shown = f"[{host}]" if ":" in host else host
         self.log.uvicorn("info", f"Uvicorn running on {scheme}://{shown}:{port} (Press CTRL+C to quit)")
-        if self.status == "Up":
-            # --skip-server-warmup: up before there was a port.
-            self.truth.note("ready")
+        self._note_ready()
         by_signal = self._wait_for_stop()
         time.sleep(self.times.seconds("stop_tick"))
         self.log.uvicorn("info", "Shutting down")
         http.close()
         self.truth.note("port_closed")
+        if http.busy():
+            self.log.uvicorn("info", "Waiting for connections to close. (CTRL+C to force quit)")
         while http.busy():
             time.sleep(0.01)
         time.sleep(self.times.seconds("stop_tick"))
@@ -462,8 +464,14 @@ class Server:
 
     def _up(self) -> None:
         self.status = "Up"
-        if self._bound:
-            self.truth.note("ready")
+        self._note_ready()
+
+    def _note_ready(self) -> None:
+        """Once, when there are both: a port of our own and a warm engine (--skip-server-warmup may be up before)."""
+        with self._noting:
+            if self._bound and self.status == "Up" and not self._noted_ready:
+                self._noted_ready = True
+                self.truth.note("ready")
 
     def _ask(
         self, request: Any, path: str, *, timeout: float, body: dict[str, Any] | None = None, admin: bool = False
