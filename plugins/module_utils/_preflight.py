@@ -143,7 +143,7 @@ def _sysfs_number(path: str, default: int) -> int:
 
 def _numa_node(pci_bus_id: str, sys_root: str) -> int:
     # nvidia-smi writes the domain with eight digits, the kernel with four, in lower case.
-    domain, _, rest = pci_bus_id.lower().partition(":")
+    domain, _colon, rest = pci_bus_id.lower().partition(":")
     return _sysfs_number(f"{sys_root}/bus/pci/devices/{domain[-4:]}:{rest}/numa_node", -1)
 
 

@@ -98,7 +98,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 errors:
-  description: What forbids the deployment; RV(msg) holds them all.
+  description: What forbids the deployment; the message of the failed task holds them all.
   returned: always
   type: list
   elements: str

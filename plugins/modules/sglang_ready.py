@@ -274,7 +274,7 @@ weights:
       description: GPU memory left on the fullest rank.
       type: float
 markers:
-  description: RV(markers.seen) of RV(markers.expected) C(Load weight end) lines.
+  description: How many C(Load weight end) lines were seen, and how many were expected.
   returned: always
   type: dict
 server:

@@ -167,7 +167,11 @@ def test_environment(host: Host, seed: str) -> None:
 def test_credential_is_the_only_word_that_is_expanded(host: Host) -> None:
     name = "quoting-credential"
     host.write_file("/opt/quoting/probe.yaml", "x: 1\n", mode="0600")
-    words = ["--config", CredentialFile("probe.yaml"), "${CREDENTIALS_DIRECTORY}/probe.yaml"]
+    words: list[str | CredentialFile] = [
+        "--config",
+        CredentialFile("probe.yaml"),
+        "${CREDENTIALS_DIRECTORY}/probe.yaml",
+    ]
     seen = run_unit(host, name, ["", "LoadCredential=probe.yaml:/opt/quoting/probe.yaml", command(name, words)])
     got = [bytes.fromhex(word).decode() for word in seen["argv"]]
     assert seen["credentials"].startswith("/run/credentials/")
