@@ -119,7 +119,9 @@ def start(host: Host, *units: str) -> None:
 
 def owned(host: Host, unit: str, *, by: str, user: str = "root") -> bool | None:
     found = f"_sockets.listeners_{by}({PORT})"
-    return ask(host, f"print(json.dumps(_sockets.owned_by_cgroup({found}, show('{unit}', 'ControlGroup'))))", user=user)
+    script = f"print(json.dumps(_sockets.owned_by_cgroup({found}, show('{unit}', 'ControlGroup'))))"
+    answer: bool | None = ask(host, script, user=user)
+    return answer
 
 
 @pytest.mark.parametrize("unit", ["utils-own", "utils-below"])
@@ -185,7 +187,7 @@ def test_processes_of_a_unit(host: Host) -> None:
 
 
 def read(host: Host, unit: str, *, user: str = "root", namespace: str = "None") -> dict[str, Any]:
-    return ask(
+    answer: dict[str, Any] = ask(
         host,
         f"read = _journal.read_once(runner, invocation_id=show('{unit}', 'InvocationID'), namespace={namespace})\n"
         "print(json.dumps({'error': read.error, 'malformed': read.malformed, 'readable': _journal.system_journal_readable(),\n"
@@ -193,6 +195,7 @@ def read(host: Host, unit: str, *, user: str = "root", namespace: str = "None") 
         "              for e in read.entries]}))",
         user=user,
     )
+    return answer
 
 
 def test_the_journal_in_all_its_shapes(host: Host) -> None:

@@ -11,6 +11,7 @@ the fallback on /proc is what decides.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import sys
 
@@ -25,8 +26,7 @@ def _no_sock_diag(port: int) -> list[_sockets.Listener]:
 def main() -> None:
     """Read, wait, write."""
     if "--no-sock-diag" in sys.argv[1:]:
-        original = _sockets.listeners
-        _ready_host.listeners = lambda port: original(port, sock_diag=_no_sock_diag)
+        vars(_ready_host)["listeners"] = functools.partial(_sockets.listeners, sock_diag=_no_sock_diag)
     options = options_from({**defaults(), **json.load(sys.stdin)})
     with _ready_host.SystemHost(options.unit, options.endpoint) as host:
         json.dump(Waiter(options, host).run(), sys.stdout)
