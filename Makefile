@@ -22,12 +22,9 @@ help: ## list the targets
 .PHONY: demo
 demo: $(LINK) ## deploy SGLang to a lab host on loopback and ask it something; ENGINE=cpu_engine (default) or stand_in
 	@$(TOOLCHAIN).tiers demo --engine $(ENGINE)
-	ansible-playbook deploy.yml -l ct200$(DEMO_EXTRA)
+	@printf -- '---\n# Written by make demo.\nsglang:\n  vars:\n    demo_engine: %s\n' $(ENGINE) >inventories/demo/local.yml
+	ansible-playbook deploy.yml -l ct200
 	ansible-playbook chat.yml -l ct200
-
-ifeq ($(ENGINE),stand_in)
-demo: DEMO_EXTRA := $() -e demo_engine=stand_in
-endif
 
 .PHONY: test
 test: $(LINK) ## run everything: lint, unit and integration tests, Molecule, the real engine
@@ -72,7 +69,7 @@ down: ## remove this checkout's lab hosts; what was downloaded and built stays
 
 .PHONY: clean
 clean: down ## remove this checkout's lab hosts and everything generated
-	@rm -rf build .venv .venv-py39 inventories/demo/lab.yml molecule/*/inventory/lab.yml
+	@rm -rf build .venv .venv-py39 inventories/demo/lab.yml inventories/demo/local.yml molecule/*/inventory/lab.yml
 
 # Archives of the source leave the link out (.gitattributes).
 $(LINK):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 import typing as t
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.specdec.serving.tests.support.lab.client import render_inventory, up
 from ansible_collections.specdec.serving.tests.support.toolchain import source_tree
 from ansible_collections.specdec.serving.tests.support.toolchain.environments import ROOT
 
@@ -124,3 +126,39 @@ def test_the_modules_are_documented(installed: Installed) -> None:
     done = installed.run("ansible-doc", "--json", "-t", "module", "specdec.serving.sglang_ready")
     assert done.returncode == 0, done.stderr
     assert "specdec.serving.sglang_ready" in json.loads(done.stdout)
+
+
+@pytest.mark.lab
+def test_the_installed_collection_deploys(installed: Installed) -> None:
+    built = subprocess.run([ROOT / "tests" / "support" / "stand_in" / "build.py"], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    host = up(["tarball"])["tarball"]
+    variables = {
+        "ansible_become": True,
+        "sglang_version": "0.5.23",
+        "sglang_wheelhouse": "/srv/wheelhouse/stand-in",
+        "sglang_instances": [
+            {
+                "name": "a",
+                "port": 30001,
+                "model_path": "/models/stand-in-target",
+                "served_model_name": "a",
+                "args": {"tp_size": 2},
+                "env": {"STAND_IN_SCALE": "0.002"},
+            }
+        ],
+    }
+    inventory = installed.folder / "inventory"
+    inventory.mkdir()
+    (inventory / "connection.yml").write_text(render_inventory([host]))
+    (inventory / "hosts.yml").write_text(yaml.safe_dump({"sglang": {"hosts": {"tarball": {}}, "vars": variables}}))
+    words = ("ansible-playbook", "specdec.serving.deploy", "-i", str(inventory))
+    first = installed.run(*words)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "sglang-a.service on tarball: READY" in first.stdout
+    second = installed.run(*words)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert re.search(r"^tarball +: ok=\d+ +changed=0 ", second.stdout, re.MULTILINE), second.stdout
+    status = installed.run("ansible-playbook", "specdec.serving.status", "-i", str(inventory))
+    assert status.returncode == 0, status.stdout + status.stderr
+    assert "ready" in status.stdout.lower()

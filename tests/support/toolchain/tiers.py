@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import subprocess
 import sys
 import time
 import typing as t
@@ -72,6 +74,9 @@ PREPARATIONS = (
         preparation=True,
     ),
 )
+
+#: Hosts that a person may be using while tests run.
+DEMO_HOSTS = {"ct200", "b300"}
 
 #: What `make demo ENGINE=` needs, by the name it takes.
 DEMO_NEEDS = {
@@ -172,6 +177,20 @@ def environ(*, root: Path, seed: int, outer: t.Mapping[str, str]) -> dict[str, s
     }
 
 
+def lab_hosts(*, root: Path) -> set[str]:
+    """Return the names of this checkout's lab hosts; none where the lab says that it cannot run."""
+    words = [str(root / _LAB), "status", "--json"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    return {row["name"] for row in json.loads(done.stdout)} if done.returncode == 0 else set()
+
+
+def remove_hosts(names: t.Collection[str], *, root: Path) -> None:
+    """Remove lab hosts that tests have left for each other."""
+    if names:
+        words = [str(root / _LAB), "down", *sorted(names)]
+        subprocess.run(words, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -196,13 +215,19 @@ def main(argv: list[str] | None = None) -> int:
         say=_say,
     )
     started = time.monotonic()
-    if not demo:
+    if demo:
+        keep = None
+    else:
         _say(f"{options.tier}: seed {seed} (repeat with {SEED}={seed})")
+        keep = DEMO_HOSTS | lab_hosts(root=ROOT)
     try:
         results = runner.run(steps)
     except KeyboardInterrupt:
         _say("interrupted")
         return 130
+    finally:
+        if keep is not None:
+            remove_hosts(lab_hosts(root=ROOT) - keep, root=ROOT)
     if demo:
         return 1 if any(result.count.failed for result in results) else 0
     return 0 if report(results, say=_say, elapsed_s=time.monotonic() - started, seed=seed) else 1
