@@ -105,8 +105,8 @@ def kill(*pids: int) -> None:
         time.sleep(0.01)
 
 
-def forwarding_rules() -> str:
-    return subprocess.run(["iptables-save", "-t", "nat"], capture_output=True, text=True, check=True).stdout
+def firewall_rules() -> str:
+    return subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
 
 
 def refused(port: int) -> bool:
@@ -243,7 +243,7 @@ def test_a_host_that_was_killed_from_outside_is_made_afresh(clone: Clone, holder
     assert fresh["running"]
     assert fresh["container_id"] != dead["container_id"]
     assert clone("ssh", "a", "--", "systemctl is-system-running").stdout == "running\n"
-    assert dead["container_id"] not in forwarding_rules()
+    assert dead["container_id"] not in firewall_rules()
     assert not Path(dead["netns"]).exists()
     # The other host never noticed, and is still in reach.
     assert clone.host("b") == living
@@ -261,10 +261,27 @@ def test_all_killed_from_outside_and_the_records_lost(other: Clone) -> None:
     other("up", "a")
 
     assert other("ssh", "a", "--", "systemctl is-system-running").stdout == "running\n"
-    assert dead[0]["container_id"] not in forwarding_rules()
+    assert dead[0]["container_id"] not in firewall_rules()
     assert sorted(other("down").stdout.split()) == ["a", "b", "removed", "removed"]
-    assert dead[1]["container_id"] not in forwarding_rules()
+    assert dead[1]["container_id"] not in firewall_rules()
     assert not any(Path(host["netns"]).exists() for host in dead)
+
+
+def test_down_after_all_was_killed_leaves_nothing(other: Clone) -> None:
+    other("up", "a")
+    lab, dead, holder = Lab(other.folder), other.host("a"), other.holder()
+    network = json.loads(lab.engine.call("network", "inspect", lab.network).stdout)[0]
+    kill(dead["monitor"]["pid"], dead["process"]["pid"], *([holder] if holder is not None else []))
+
+    assert other("down").stdout == "removed a\n"
+
+    assert refused(dead["port"])
+    assert dead["container_id"] not in firewall_rules()
+    assert network["subnets"][0]["subnet"] not in firewall_rules()
+    assert not Path("/sys/class/net", network["network_interface"]).exists()
+    assert not Path(dead["netns"]).exists()
+    holder = other.holder()
+    assert holder is None or not running(holder)
 
 
 def test_down_removes_only_its_own_and_gives_the_port_back(clone: Clone, other: Clone) -> None:
@@ -279,7 +296,7 @@ def test_down_removes_only_its_own_and_gives_the_port_back(clone: Clone, other: 
     assert other("down").stdout == "removed a\n"
     assert refused(last)
     assert holder is None or not running(holder)
-    assert Lab(other.folder).network not in forwarding_rules()
+    assert Lab(other.folder).network not in firewall_rules()
     assert other("down").stdout == ""
 
     assert (clone.host("a"), clone.host("b")) == before

@@ -27,7 +27,7 @@ from ansible_collections.specdec.serving.tests.support.lab.processes import (
     mark_process,
     run,
 )
-from ansible_collections.specdec.serving.tests.support.lab.remains import delete_rules
+from ansible_collections.specdec.serving.tests.support.lab.remains import delete_network_rules, delete_rules
 from ansible_collections.specdec.serving.tests.support.lab.tools import SEARCH_PATH
 
 __all__ = ["Engine", "Holder"]
@@ -191,6 +191,16 @@ class Engine:
             self.call("network", "create", "--disable-dns", "--label", label, name)
 
     def remove_network(self, name: str) -> None:
-        """Remove the lab's own network if it is there."""
-        if self.call("network", "exists", name, check=False).returncode == 0:
-            self.call("network", "rm", name)
+        """Remove the lab's own network if it is there, with what killed hosts left of it on the machine."""
+        if self.call("network", "exists", name, check=False).returncode != 0:
+            return
+        known = json.loads(self.call("network", "inspect", name).stdout)[0]
+        self.call("network", "rm", name)
+        if not self._plan.own_namespace:
+            return
+        env = dict(os.environ, PATH=SEARCH_PATH)
+        for subnet in known["subnets"]:
+            for words in delete_network_rules(run(["iptables-save"], env=env).stdout, subnet=subnet["subnet"]):
+                run(["iptables", "--wait", *words], env=env)
+        if Path("/sys/class/net", known["network_interface"]).exists():
+            run(["ip", "link", "delete", known["network_interface"]], env=env)
