@@ -715,6 +715,8 @@ def _role_environment(host: _Host) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PATH": f"{engine}/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONUNBUFFERED": "1",
+        # A crashing server would wait 60 s for core dumps that CUDA was not told to write (environ.py, since 0.5.13).
+        "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
         "SGLANG_CACHE_DIR": f"{compiled}/sglang",
         "VIRTUAL_ENV": engine,
         "XDG_CACHE_HOME": f"{compiled}/xdg",
