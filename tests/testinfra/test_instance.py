@@ -47,7 +47,7 @@ def test_systemd_uses_the_settings_that_a_server_needs(host: Host, instance: Ins
     wanted = {
         "KillMode": "mixed",
         "LimitMEMLOCK": "infinity",
-        "LogRateLimitIntervalUSec": "0",
+        "LogRateLimitBurst": "4294967295",
         "NeedDaemonReload": "no",
         "NRestarts": "0",
         "Restart": "on-failure",

@@ -73,7 +73,7 @@ class Server:
             "[Service]",
             "Type=exec",
             "KillMode=mixed",
-            "LogRateLimitIntervalSec=0",
+            "LogRateLimitBurst=1000000",
         ]
         lines += [f"Environment='{name}={value}'" for name, value in environment.items()]
         lines += [*service, f"ExecStart={words}", ""]

@@ -17,67 +17,36 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.tests.support.lab.client import render_inventory
+from ansible_collections.specdec.serving.tests.support.observer.task import answer_of, play_argv, start
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 KEY = "sk-planted-key-9"
-RESULT = "RESULT-AS-JSON "
 
 
 class Task:
-    """One play with one sglang_ready task whose result it prints as JSON."""
+    """One sglang_ready task about one server."""
 
     def __init__(self, server: t.Any, folder: Path) -> None:
         self.server = server
+        self.folder = folder
         self.inventory = folder / "inventory.yml"
         self.inventory.write_text(render_inventory([server.host]), encoding="utf-8")
-        self.playbook = folder / "play.yml"
 
-    def argv(self, *switches: str, task: t.Mapping[str, t.Any] | None = None, **options: t.Any) -> list[str]:
-        play = {
-            "name": "Wait",
-            "hosts": "all",
-            "gather_facts": False,
-            "become": True,
-            "tasks": [
-                {
-                    "name": "Prove readiness",
-                    "specdec.serving.sglang_ready": self.server.options(**options),
-                    "register": "answer",
-                    "ignore_errors": True,
-                    **(task or {}),
-                },
-                {"name": "Show", "ansible.builtin.debug": {"msg": RESULT + "{{ answer | to_json }}"}},
-            ],
+    def start(
+        self,
+        *switches: str,
+        task: t.Mapping[str, t.Any] | None = None,
+        environment: t.Mapping[str, str] | None = None,
+        **options: t.Any,
+    ) -> subprocess.Popen[str]:
+        ready = {
+            "name": "Prove readiness",
+            "specdec.serving.sglang_ready": self.server.options(**options),
+            **(task or {}),
         }
-        self.playbook.write_text(json.dumps([play]), encoding="utf-8")
-        return ["ansible-playbook", "-i", str(self.inventory), str(self.playbook), *switches]
-
-    def start(self, argv: list[str], **environment: str) -> subprocess.Popen[str]:
-        # A session of its own: Ctrl-C goes to the whole foreground group.
-        return subprocess.Popen(
-            argv,
-            cwd=CHECKOUT,
-            env={**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        return start(play_argv(self.folder, self.inventory, [ready], switches), environment)
 
     def run(self, *switches: str, **options: t.Any) -> tuple[str, dict[str, t.Any]]:
-        environment = options.pop("environment", {})
-        process = self.start(self.argv(*switches, **options), **environment)
-        return answer_of(process.communicate(timeout=180)[0])
-
-
-def answer_of(output: str) -> tuple[str, dict[str, t.Any]]:
-    """The printed text and the task's result in it."""
-    line = next((line for line in output.splitlines() if RESULT in line), None)
-    if line is None:
-        raise AssertionError(output)
-    text = json.loads("{" + line.strip().rstrip(",") + "}")["msg"]
-    return output, json.loads(text.removeprefix(RESULT))
+        return answer_of(self.start(*switches, **options))
 
 
 @pytest.fixture
@@ -122,11 +91,11 @@ def test_async_is_refused(server: t.Any, task: Task) -> None:
 def test_a_dropped_connection_is_survived(server: t.Any, task: Task) -> None:
     server.write(environment=loads_for(25))
     server.systemctl("start")
-    process = task.start(task.argv())
+    process = task.start()
     server.until(lambda: module_runs(server), 30)
     # The session's sshd, not the listening one.
     server.host.exec(["sh", "-c", "pgrep -f '^sshd: deploy' | xargs -r kill -KILL"])
-    output, answer = answer_of(process.communicate(timeout=120)[0])
+    output, answer = answer_of(process)
     assert answer["ready"], output
     assert "connection lost, trying again" in output
     truth = server.true_events(answer["invocation_id"])
@@ -146,7 +115,7 @@ def test_progress_is_printed_and_the_timeout_counts_over_slices(server: t.Any, t
 def test_ctrl_c_leaves_nothing_behind(server: t.Any, task: Task) -> None:
     server.write(environment=loads_for(120))
     server.systemctl("start")
-    process = task.start(task.argv())
+    process = task.start()
     server.until(lambda: module_runs(server), 30)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGINT)
