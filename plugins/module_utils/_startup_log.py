@@ -58,6 +58,9 @@ FIRED_UP = "The server is fired up and ready to roll!"
 _ORDER = {phase: index for index, phase in enumerate(PHASES)}
 
 _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: [A-Z_]+\d+)*)\] ?")
+# A progress bar is not ended by a newline before 100 %, so another rank's line may follow it (journald splits them from
+# systemd 248 on, where the process changes).
+_BAR = re.compile(r"[^\[\]{}]{0,80}\d+%[^\[\]{}]{0,80}\|[^\[\]{}]{0,40}\[[^\[\]{}]{0,60}\](?=\[\d{4}-\d\d-\d\d )")
 _UVICORN_LEVEL = re.compile(r"(?:INFO|WARNING|ERROR|CRITICAL): {2,}")
 _ACCESS = re.compile(r'\S+ - "(?:GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) [^"]*" \d{3}\b')
 # The prefill of a health check: one sequence, one new token (there is a line for every idle /health).
@@ -398,6 +401,8 @@ class StartupLog:
             )
 
     def _feed_line(self, line: str, pid: int, at_us: int) -> None:
+        if "%" in line[:200]:
+            line = _BAR.sub("", line, count=1)
         writer, rank, text = _split(line)
         if writer:
             if _is_polling(text):

@@ -710,6 +710,19 @@ def test_anything_else_is_progress(text: str) -> None:
     assert log.last_progress_us == 9 * S
 
 
+@pytest.mark.parametrize(
+    ("line", "markers"),
+    [
+        ("Multi-thread loading shards:  50% Completed | 1/2 [00:00<00:00, 81.77it/s]" + end(1, TARGET), 1),
+        ("Loading safetensors checkpoint shards:   0% Completed | 0/163 [00:00<?, ?it/s]" + end(1, TARGET), 1),
+        pytest.param("a prompt: 50% | 1 [x, y] " + end(1, TARGET), 0, id="no bar: a space before the prefix"),
+        pytest.param("server_args={'x': '50% | [a]" + end(1, TARGET) + "'}", 0, id="no bar: inside of arguments"),
+    ],
+)
+def test_a_marker_behind_an_unfinished_progress_bar(line: str, markers: int) -> None:
+    assert log_of([line]).markers == markers
+
+
 def test_tail_is_bounded_in_lines_and_width() -> None:
     log = log_of([parent(f"line {number} " + "x" * 5000) for number in range(1000)])
     assert log.tail(2) == [parent(f"line {number} " + "x" * 5000)[:2000] for number in (998, 999)]
