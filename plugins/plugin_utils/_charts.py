@@ -32,6 +32,14 @@ def bar(start: float, length: float, total: float, width: int) -> str:
     return (" " * left + "█" * full + (_BLOCKS[rest] if rest else "")).rstrip()
 
 
+def _shown_state(result: t.Mapping[str, t.Any]) -> str:
+    """The state for people: a server that is up and is another one than asked for does not load any more."""
+    gates = {gate["name"]: gate.get("passed") for gate in result.get("gates") or ()}
+    if result.get("state") == "loading" and gates.get("identity") is False:
+        return "not as asked"
+    return str(result.get("state") or "unknown")
+
+
 def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48) -> str:
     """The verdict, each phase of the start as a bar on one time scale, the weights, the gates. Several lines of text.
 
@@ -42,7 +50,7 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
         phase for phase in result.get("timeline") or () if phase["duration"] > 0 or phase["phase"] != "starting"
     ]
     total = max((phase["start"] + phase["duration"] for phase in timeline), default=0.0)
-    verdict = str(result.get("state", "unknown")).upper()
+    verdict = _shown_state(result).upper()
     took = f", start took {duration(total)}" if total else ""
     lines = [f"{where}: {verdict}{took}"]
     names = max((len(phase["phase"]) for phase in timeline), default=0)
@@ -77,12 +85,10 @@ _COLUMNS = ("HOST", "INSTANCE", "STATE", "MODEL", "PORT", "UPTIME", "PHASE OR VE
 
 def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
     unit = str(result.get("unit", ""))
-    state = str(result.get("state") or "unknown")
+    state = _shown_state(result)
     weights = result.get("weights") or ()
     diagnosis = result.get("diagnosis") or {}
-    note = str(result.get("phase") or "") if state == "loading" else str(diagnosis.get("summary") or "")
-    if state == "loading" and any(gate.get("passed") is False for gate in result.get("gates") or ()):
-        note = str(diagnosis.get("summary") or note)
+    note = str(result.get("phase") if state == "loading" else diagnosis.get("summary") or "")
     if state == "ready":
         note = "all gates passed"
     if result.get("failed") and not result.get("state"):

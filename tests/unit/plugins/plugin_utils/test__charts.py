@@ -141,3 +141,18 @@ def test_status_table_has_a_row_for_each_instance() -> None:
     assert "loading_weights" in lines[3]
     assert "no such host" in lines[4]
     assert len({line.find("30001") for line in lines if "30001" in line}) == 1
+
+
+def test_a_server_that_is_another_one_than_asked_for_does_not_look_as_if_it_loaded() -> None:
+    result = {
+        "unit": "sglang-x.service",
+        "state": "loading",
+        "phase": "warming_up",
+        "port": 30001,
+        "gates": [{"name": "identity", "passed": False, "detail": "wrong model"}],
+        "diagnosis": {"cause": "wrong_model", "summary": "wrong model: expected 'a'"},
+    }
+    row = status_table([result], host="ct200").splitlines()[1]
+    assert "not as asked" in row
+    assert "wrong model: expected 'a'" in row
+    assert startup_chart(result).startswith("sglang-x.service: NOT AS ASKED")
