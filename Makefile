@@ -39,7 +39,7 @@ test-unit: $(LINK) ## run the unit tests, target-side ones on Python 3.9 as well
 	@$(TOOLCHAIN).tiers unit
 
 .PHONY: test-integration
-test-integration: $(LINK) ## run the tests on lab hosts, those of the real engine included
+test-integration: $(LINK) ## run the tests on lab hosts
 	@$(TOOLCHAIN).tiers integration
 
 .PHONY: molecule

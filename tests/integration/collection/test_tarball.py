@@ -161,4 +161,4 @@ def test_the_installed_collection_deploys(installed: Installed) -> None:
     assert re.search(r"^tarball +: ok=\d+ +changed=0 ", second.stdout, re.MULTILINE), second.stdout
     status = installed.run("ansible-playbook", "specdec.serving.status", "-i", str(inventory))
     assert status.returncode == 0, status.stdout + status.stderr
-    assert "ready" in status.stdout.lower()
+    assert re.search(r"^ +tarball +a +ready +a +30001 ", status.stdout, re.MULTILINE), status.stdout

@@ -119,11 +119,7 @@ def unit(*, seed: int) -> list[Step]:
 def integration(*, seed: int) -> list[Step]:
     """Return the steps of `make test-integration`."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
-    real = (*lab, "cpu-engine models")
-    return [
-        _pytest("integration", "tests/integration", "-m", "not real_engine", seed=seed, needs=lab),
-        _pytest("integration real engine", "tests/integration", "-m", "real_engine", seed=seed, needs=real),
-    ]
+    return [_pytest("integration", "tests/integration", "--durations=15", seed=seed, needs=lab)]
 
 
 def molecule() -> list[Step]:
