@@ -441,9 +441,10 @@ def _referenced(layout: Layout) -> str:
     return "\n".join(texts)
 
 
-def _prune(layout: Layout, names: t.Container[str]) -> None:
+def _prune(layout: Layout, instances: t.Sequence[Instance]) -> None:
     """Remove environment files of older content that no unit names any more."""
-    references = _referenced(layout)
+    names = {instance.name for instance in instances}
+    references = _referenced(layout) + "\n".join(instance.environment_file for instance in instances)
     for file_name in sorted(os.listdir(layout.config_dir)):
         found = _ENVIRONMENT_NAME.fullmatch(file_name)
         path = f"{layout.config_dir}/{file_name}"
@@ -479,7 +480,7 @@ def apply_present(
         if any(plan.changes or plan.record_differs or plan.enable or plan.reload for plan in plans):
             _make(plans, runner, enabled=enabled)
         if any(plan.changes for plan in plans):
-            _prune(layout, {plan.instance.name for plan in plans})
+            _prune(layout, instances)
         counted = [
             p.instance.unit for p in plans if p.report.restart_needed and p.state.active_state in _COUNTED_STATES
         ]

@@ -208,7 +208,7 @@ def main() -> None:
     if result.errors:
         lines = ["this host is not fit for the deployment; nothing was changed:", *(f"- {e}" for e in result.errors)]
         module.fail_json(msg="\n".join(lines), errors=result.errors, facts=result.facts)
-    module.exit_json(errors=[], facts=result.facts)
+    module.exit_json(changed=False, errors=[], facts=result.facts)
 
 
 if __name__ == "__main__":

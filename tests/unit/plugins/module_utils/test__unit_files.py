@@ -29,68 +29,10 @@ KEY = "sk-planted-77aa01"
 TOKEN = "hf_planted_token"
 
 
-class FakeSystemd:
-    """systemctl over a folder of unit files: loads at a reload, starts and stops by hand."""
-
-    def __init__(self, unit_dir: Path) -> None:
-        self.unit_dir = unit_dir
-        self.loaded: dict[str, str] = {}
-        self.invocations: dict[str, str] = {}
-        self.states: dict[str, str] = {}
-        self.enabled: set[str] = set()
-        self.calls: list[list[str]] = []
-        self.fail: dict[str, tuple[int, str, str]] = {}
-        self.starts = 0
-
-    def start(self, unit: str) -> str:
-        self.starts += 1
-        self.invocations[unit] = f"{self.starts:032x}"
-        self.states[unit] = "active"
-        return self.invocations[unit]
-
-    def __call__(self, argv: t.Sequence[str]) -> tuple[int, str, str]:
-        self.calls.append(list(argv))
-        words = [word for word in argv if not word.startswith("-")]
-        verb = " ".join(words[:2])
-        if verb in self.fail:
-            return self.fail[verb]
-        if words[0] == "systemd-analyze":
-            return 0, "", ""
-        if words[1] == "daemon-reload":
-            self.loaded = {path.name: path.read_text() for path in self.unit_dir.glob("*.service")}
-            return 0, "", ""
-        unit = words[-1]
-        if words[1] == "show":
-            path = self.unit_dir / unit
-            on_disk = path.read_text() if path.exists() else None
-            lines = [
-                f"Id={unit}",
-                f"LoadState={'loaded' if on_disk is not None or unit in self.loaded else 'not-found'}",
-                f"ActiveState={self.states.get(unit, 'inactive')}",
-                f"InvocationID={self.invocations.get(unit, '')}",
-                f"NeedDaemonReload={'yes' if self.loaded.get(unit) not in (None, on_disk) else 'no'}",
-            ]
-            return 0, "\n".join(lines) + "\n", ""
-        if words[1] == "is-enabled":
-            return (0, "enabled\n", "") if unit in self.enabled else (1, "disabled\n", "")
-        if words[1] == "enable":
-            self.enabled.add(unit)
-        elif words[1] == "disable":
-            self.enabled.discard(unit)
-        elif words[1] == "stop":
-            for name in words[2:]:
-                self.states[name] = "inactive"
-                self.invocations.pop(name, None)
-        return 0, "", ""
-
-    def verbs(self) -> list[str]:
-        return [call[1] for call in self.calls if call[0] == "systemctl" and call[1] not in ("show", "is-enabled")]
-
-
 @dataclasses.dataclass
 class Box:
     root: Path
-    systemd: FakeSystemd
+    systemd: t.Any
     layout: Layout
 
     def instance(self, name: str = "a", **changes: t.Any) -> Instance:
@@ -134,8 +76,7 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    (tmp_path / "units").mkdir()
+def box(tmp_path: Path, fake_systemd: t.Any) -> Box:
     layout = Layout(
         unit_dir=str(tmp_path / "units"),
         config_dir=str(tmp_path / "etc" / "sglang"),
@@ -144,7 +85,7 @@ def box(tmp_path: Path) -> Box:
         user_id=os.geteuid(),
         group_id=os.getegid(),
     )
-    return Box(tmp_path, FakeSystemd(tmp_path / "units"), layout)
+    return Box(tmp_path, fake_systemd, layout)
 
 
 @pytest.fixture(autouse=True)

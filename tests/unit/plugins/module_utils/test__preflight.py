@@ -1,0 +1,246 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.specdec.serving.plugins.module_utils._preflight import (
+    HostView,
+    PathCheck,
+    PortCheck,
+    PreflightRequest,
+    PreflightResult,
+    parse_gpus,
+    preflight,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._sockets import Listener
+
+# The form of nvidia-smi's answer; no GPU is at hand to record one.
+SMI = (
+    "0, GPU-aaaa, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887, 00000000:01:00.0, 580.95.05, 12.0\n"
+    "1, GPU-bbbb, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887, 00000000:C1:00.0, 580.95.05, 12.0\n"
+)
+
+
+class FakeHost:
+    """Answers of the commands that the preflight runs."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, str, str]] = {
+            "systemctl --version": (0, "systemd 252 (252.38-1~deb12u1)\n+PAM +AUDIT\n", ""),
+            "nvidia-smi": (127, "", "No such file"),
+            "/usr/bin/python3": (0, "3.11.2\n", ""),
+            "systemctl show": (0, "LoadState=loaded\nControlGroup=/system.slice/sglang-a.service\n", ""),
+            "systemctl list-unit-files": (0, "nvidia-persistenced.service enabled enabled\n", ""),
+        }
+
+    def __call__(self, argv: t.Sequence[str]) -> tuple[int, str, str]:
+        return self.answers.get(" ".join(argv[:2])) or self.answers[argv[0]]
+
+
+@pytest.fixture
+def fake() -> FakeHost:
+    return FakeHost()
+
+
+def look(fake: FakeHost, request: PreflightRequest | None = None, **view: t.Any) -> PreflightResult:
+    view.setdefault("find_listeners", lambda _port: ([], ""))
+    return preflight(
+        request or PreflightRequest(version="0.5.23", python="/usr/bin/python3"), HostView(runner=fake, **view)
+    )
+
+
+def test_a_host_without_a_gpu(fake: FakeHost) -> None:
+    result = look(fake)
+    assert result.errors == []
+    assert result.facts["gpus"] == []
+    assert result.facts["systemd_version"] == 252
+    assert result.facts["credentials"] is True
+    assert result.facts["python_version"] == "3.11.2"
+    assert "lock_sha256" not in result.facts
+
+
+def test_gpus_with_their_numa_nodes(fake: FakeHost, tmp_path: Path) -> None:
+    fake.answers["nvidia-smi"] = (0, SMI, "")
+    for address, node in (("0000:01:00.0", "0"), ("0000:c1:00.0", "1")):
+        folder = tmp_path / "bus" / "pci" / "devices" / address
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text(node + "\n")
+    for node in ("node0", "node1", "possible"):
+        (tmp_path / "devices" / "system" / "node" / node).mkdir(parents=True)
+    facts = look(fake, sys_root=str(tmp_path)).facts
+    assert [(gpu["index"], gpu["uuid"], gpu["numa_node"]) for gpu in facts["gpus"]] == [
+        (0, "GPU-aaaa", 0),
+        (1, "GPU-bbbb", 1),
+    ]
+    assert facts["gpus"][0]["memory_total_mib"] == 97887
+    assert facts["gpus"][0]["compute_capability"] == "12.0"
+    assert facts["driver_version"] == "580.95.05"
+    assert facts["numa_nodes"] == [0, 1]
+    assert facts["gpu_services"] == ["nvidia-persistenced.service"]
+
+
+def test_parse_gpus_passes_over_other_lines() -> None:
+    assert parse_gpus("Warning: x\n\n") == []
+    assert parse_gpus("0, GPU-a, X, [N/A], 00000000:01:00.0, 580, 12.0\n")[0].memory_total_mib == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "needs_gpu", "message"),
+    [
+        pytest.param(
+            {"nvidia-smi": (127, "", "")}, True, "nvidia-smi is not there, but GPUs are asked for", id="no-driver"
+        ),
+        pytest.param({"nvidia-smi": (0, "", "")}, True, "nvidia-smi shows no GPU", id="no-gpu"),
+        pytest.param(
+            {"nvidia-smi": (9, "Failed to initialize NVML", "")}, False, "Failed to initialize NVML", id="broken"
+        ),
+        pytest.param({"systemctl --version": (127, "", "No such file")}, False, "no systemd", id="no-systemd"),
+        pytest.param({"/usr/bin/python3": (127, "", "No such file")}, False, "cannot be executed", id="no-python"),
+        pytest.param(
+            {"/usr/bin/python3": (1, "", "Traceback\nModuleNotFoundError: No module named 'ensurepip'")},
+            False,
+            "cannot make virtual environments (ModuleNotFoundError: No module named 'ensurepip'); install its venv package",
+            id="no-venv",
+        ),
+    ],
+)
+def test_what_is_missing(fake: FakeHost, answers: dict[str, t.Any], needs_gpu: bool, message: str) -> None:
+    fake.answers.update(answers)
+    request = PreflightRequest(version="0.5.23", python="/usr/bin/python3", needs_gpu=needs_gpu)
+    (error,) = look(fake, request).errors
+    assert message in error
+
+
+def test_credentials_need_systemd_247(fake: FakeHost) -> None:
+    fake.answers["systemctl --version"] = (0, "systemd 245 (245.4)\n", "")
+    assert look(fake).facts["credentials"] is False
+
+
+class TestWheelhouse:
+    def look(self, fake: FakeHost, folder: Path, version: str = "0.5.23") -> PreflightResult:
+        return look(fake, PreflightRequest(version=version, python="/usr/bin/python3", wheelhouse=str(folder)))
+
+    @pytest.fixture
+    def wheelhouse(self, tmp_path: Path) -> Path:
+        (tmp_path / "requirements.lock").write_text(
+            "# sglang-engine: x\nAiohttp==3.14.5\nruamel.yaml==0.19\nsglang==0.5.23+cpu\n"
+        )
+        for name in ("aiohttp-3.14.5-py3-none-any", "ruamel_yaml-0.19-py3-none-any", "sglang-0.5.23+cpu-py3-none-any"):
+            (tmp_path / f"{name}.whl").touch()
+        return tmp_path
+
+    def test_complete(self, fake: FakeHost, wheelhouse: Path) -> None:
+        result = self.look(fake, wheelhouse)
+        assert result.errors == []
+        assert result.facts["lock_version"] == "0.5.23+cpu"
+        assert len(result.facts["lock_sha256"]) == 64
+
+    def test_missing_folder(self, fake: FakeHost, tmp_path: Path) -> None:
+        (error,) = self.look(fake, tmp_path / "none").errors
+        assert error == f"sglang_wheelhouse {str(tmp_path / 'none')!r} is no folder on this host"
+
+    def test_without_a_lock(self, fake: FakeHost, tmp_path: Path) -> None:
+        (error,) = self.look(fake, tmp_path).errors
+        assert "has no readable requirements.lock (No such file or directory)" in error
+
+    def test_without_sglang(self, fake: FakeHost, wheelhouse: Path) -> None:
+        (wheelhouse / "requirements.lock").write_text("aiohttp==3.14.5\n")
+        (error,) = self.look(fake, wheelhouse).errors
+        assert "does not list sglang==VERSION" in error
+
+    def test_another_version(self, fake: FakeHost, wheelhouse: Path) -> None:
+        (error,) = self.look(fake, wheelhouse, version="0.5.12").errors
+        assert "lists sglang==0.5.23+cpu, but sglang_version is '0.5.12'" in error
+
+    def test_missing_wheels(self, fake: FakeHost, wheelhouse: Path) -> None:
+        (wheelhouse / "ruamel_yaml-0.19-py3-none-any.whl").unlink()
+        (error,) = self.look(fake, wheelhouse).errors
+        assert "has no wheel for ruamel.yaml==0.19" in error
+
+
+def test_paths(fake: FakeHost, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").touch()
+    (tmp_path / "empty").mkdir()
+    checks = tuple(
+        PathCheck(str(tmp_path / name), f"a: {name}") for name in ("model", "empty", "absent", "model/config.json")
+    )
+    request = PreflightRequest(version="0.5.23", python="/usr/bin/python3", paths=checks)
+    assert look(fake, request).errors == [
+        f"a: empty {str(tmp_path / 'empty')!r} is an empty folder",
+        f"a: absent {str(tmp_path / 'absent')!r} does not exist on this host",
+    ]
+
+
+class TestPorts:
+    request = PreflightRequest(
+        version="0.5.23",
+        python="/usr/bin/python3",
+        ports=(PortCheck(host="127.0.0.1", port=30001, unit="sglang-a.service"),),
+    )
+    listener = Listener(
+        family=socket.AF_INET, address="127.0.0.1", port=30001, inode=5555, cgroup_id=7, uid=1000, source="sock_diag"
+    )
+
+    @pytest.mark.parametrize("owned", [False, None])
+    def test_held_by_somebody_else(self, fake: FakeHost, owned: bool | None) -> None:
+        view = {"find_listeners": lambda _port: ([self.listener], ""), "owned": lambda *_args: owned}
+        (error,) = look(fake, self.request, **view).errors
+        assert error.startswith("sglang-a.service: port 30001 is held by ")
+        assert error.endswith("stop it or choose another port")
+
+    def test_held_by_the_unit(self, fake: FakeHost) -> None:
+        seen = []
+
+        def owned(sockets: t.Sequence[Listener], control_group: str) -> bool:
+            seen.append((list(sockets), control_group))
+            return True
+
+        assert look(fake, self.request, find_listeners=lambda _port: ([self.listener], ""), owned=owned).errors == []
+        assert seen == [([self.listener], "/system.slice/sglang-a.service")]
+
+    def test_another_address(self, fake: FakeHost) -> None:
+        other = dataclasses.replace(self.listener, address="127.0.0.2")
+        assert look(fake, self.request, find_listeners=lambda _port: ([other], "")).errors == []
+
+    def test_a_real_listener(self, fake: FakeHost) -> None:
+        from ansible_collections.specdec.serving.plugins.module_utils._sockets import listeners
+
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            port = server.getsockname()[1]
+            request = dataclasses.replace(self.request, ports=(PortCheck("127.0.0.1", port, "sglang-a.service"),))
+            (error,) = look(fake, request, find_listeners=listeners).errors
+        assert f"port {port} is held by pid" in error
+
+    def test_unknown(self, fake: FakeHost) -> None:
+        def fail(_port: int) -> t.Any:
+            raise OSError(13, "Permission denied")
+
+        (error,) = look(fake, self.request, find_listeners=fail).errors
+        assert "who holds port 30001 cannot be found out" in error
+
+
+def test_all_faults_at_once(fake: FakeHost, tmp_path: Path) -> None:
+    fake.answers["/usr/bin/python3"] = (127, "", "")
+    request = PreflightRequest(
+        version="0.5.23",
+        python="/usr/bin/python3",
+        wheelhouse=str(tmp_path / "none"),
+        paths=(PathCheck("/no/model", "a: model_path"),),
+        needs_gpu=True,
+        user="no-such-user",
+    )
+    result = look(fake, request)
+    assert len(result.errors) == 4
+    assert result.facts["user_exists"] is False
