@@ -15,7 +15,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.specdec.serving.plugins.modules import sglang_engine
