@@ -130,6 +130,9 @@ def gate_unit(unit: UnitState, judged: UnitJudgement, *, replaces: str, alive: b
         return Gate("unit", False, f"invocation {replaces} is the one that is to be replaced", "not_restarted")
     if unit.active_state != "active" or judged.state != LOADING:
         return Gate("unit", False, judged.detail, judged.cause)
+    if unit.job:
+        # A restart or stop is queued: what answers now is about to go.
+        return Gate("unit", None, "active, but a job of systemd is queued")
     if not unit.main_pid:
         return Gate("unit", None, "active, but systemd names no main process yet")
     if alive is not True:
@@ -421,8 +424,9 @@ def gate_stability(
     if before.invocation_id != after.invocation_id:
         detail = f"the invocation changed during the checks from {before.invocation_id} to {after.invocation_id}"
         return Gate("stability", False, detail, "invocation_changed")
-    if after.active_state != "active" or before.main_pid != after.main_pid:
-        detail = f"during the checks the unit became {after.active_state}, main process {after.main_pid}"
+    if after.active_state != "active" or before.main_pid != after.main_pid or after.job:
+        queued = ", a job of systemd is queued" if after.job else ""
+        detail = f"during the checks the unit became {after.active_state}, main process {after.main_pid}{queued}"
         return Gate("stability", False, detail, "main_process_gone")
     gone = sorted((p.role, p.pid) for p in set(engine_before) - set(engine_after))
     if gone:

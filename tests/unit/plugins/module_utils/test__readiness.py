@@ -154,6 +154,7 @@ def test_judge_unit(seen: UnitState, options: dict[str, t.Any], state: str, fina
         pytest.param(unit(), "", False, False, "main_process_gone", id="zombie or gone"),
         pytest.param(unit(), "", None, False, "main_process_gone", id="unknown is not alive"),
         pytest.param(unit(main_pid=0), "", None, None, "", id="no main process named yet"),
+        pytest.param(unit(job=7), "", True, None, "", id="a restart is queued"),
         pytest.param(unit(active_state="activating"), "", True, False, "", id="not active yet"),
     ],
 )
@@ -369,6 +370,9 @@ MAIN = EngineProcess("main", 87, 1)
         ),
         pytest.param(
             unit(active_state="deactivating"), {MAIN, SCHEDULER}, True, 0.0, False, "main_process_gone", id="stopping"
+        ),
+        pytest.param(
+            unit(job=7), {MAIN, SCHEDULER}, True, 0.0, False, "main_process_gone", id="a restart was queued meanwhile"
         ),
         pytest.param(unit(), {MAIN}, True, 0.0, False, "child_died", id="a scheduler died"),
         pytest.param(
