@@ -40,6 +40,8 @@ from ansible_collections.specdec.serving.plugins.module_utils._waiter import Han
 _GATHER_S = 0.005
 # The history of a start is read in one go; one that takes longer than this is not waited for.
 _HISTORY_S = 30.0
+# The last words of a crash with eight ranks and their tracebacks.
+_LAST_ENTRIES = 5000
 _COMMAND_TIMEOUT_S = 30.0
 
 
@@ -79,6 +81,7 @@ class SystemHost(Host):
         self._namespace = ""
         self._cursor: str | None = None
         self._started_us = 0
+        self._journal_error = ""
         self._described: tuple[frozenset[Listener], tuple[str, ...]] = (frozenset(), ())
 
     def __enter__(self) -> SystemHost:
@@ -180,29 +183,38 @@ class SystemHost(Host):
     def cursor(self) -> str | None:
         return self._cursor
 
-    def history(self, cursor: str | None) -> tuple[list[journal.Entry], str]:
-        entries: list[journal.Entry] = []
+    def history(self, cursor: str | None) -> t.Iterator[list[journal.Entry]]:
         self._cursor = cursor
+        self._journal_error = ""
         deadline = time.monotonic() + _HISTORY_S
+        empty = True
         try:
             reader = journal.Follower(
                 invocation_id=self._invocation_id, cursor=cursor, namespace=self._namespace, follow=False
             )
         except (OSError, ValueError) as error:
-            return [], f"the journal cannot be read: {error}"
+            self._journal_error = f"the journal cannot be read: {error}"
+            return
         with reader:
-            while not reader.ended and time.monotonic() < deadline:
+            while not reader.ended:
+                if time.monotonic() > deadline:
+                    self._journal_error = "the journal of this start takes too long to read"
+                    return
                 select.select([reader.fileno()], [], [], 1.0)
                 part = reader.read()
-                entries += part
                 self._cursor = reader.cursor
+                empty = empty and not part
+                yield part
                 if any(FIRED_UP in entry.message for entry in part):
                     # What a server logs once it serves is no part of its start, and may be gigabytes.
-                    return entries + self._about(), ""
-            error_text = reader.error if reader.ended else "the journal of this start takes too long to read"
-        if not entries and not error_text and journal.system_journal_readable() is False:
-            error_text = "no permission to read the journal (root or membership of the group systemd-journal is needed)"
-        return entries, error_text
+                    yield self._about()
+                    return
+            self._journal_error = reader.error
+        if empty and not self._journal_error and journal.system_journal_readable() is False:
+            self._journal_error = "no permission to read the journal (root or the group systemd-journal is needed)"
+
+    def journal_error(self) -> str:
+        return self._journal_error
 
     def _about(self) -> list[journal.Entry]:
         """What PID 1 says of this invocation: few lines, however long the server has been logging."""
@@ -223,18 +235,22 @@ class SystemHost(Host):
         if not self._invocation_id:
             return []
         run_command(journal.sync(namespace=self._namespace))
-        entries: list[journal.Entry] = []
-        deadline = time.monotonic() + _HISTORY_S
-        with journal.Follower(
-            invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace, follow=False
-        ) as reader:
-            while not reader.ended and time.monotonic() < deadline:
-                select.select([reader.fileno()], [], [], 1.0)
-                entries += reader.read()
-            self._cursor = reader.cursor
+        # From the end: a server that ran for weeks has logged more than can be read now.
+        read = journal.read_once(
+            run_command, invocation_id=self._invocation_id, namespace=self._namespace, lines=_LAST_ENTRIES
+        )
+        entries = list(read.entries)
+        seen = [number for number, entry in enumerate(entries) if entry.cursor == self._cursor]
+        if seen:
+            entries = entries[seen[-1] + 1 :]
+        self._cursor = read.cursor
+        return entries
+
+    def orphans(self) -> list[journal.Entry]:
         since_us = int((time.time() - time.monotonic()) * 1e6) + self._started_us
-        orphans = journal.read_orphans(run_command, unit=self._unit_name, since_us=since_us, namespace=self._namespace)
-        return entries + list(orphans)
+        return list(
+            journal.read_orphans(run_command, unit=self._unit_name, since_us=since_us, namespace=self._namespace)
+        )
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         return request(

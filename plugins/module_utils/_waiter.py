@@ -270,8 +270,12 @@ class Host(abc.ABC):
         """Who listens on the server's port now."""
 
     @abc.abstractmethod
-    def history(self, cursor: str | None) -> tuple[list[Entry], str]:
-        """The watched invocation's journal so far, after ``cursor``; and why it could not be read ('' = it could)."""
+    def history(self, cursor: str | None) -> t.Iterable[list[Entry]]:
+        """The watched invocation's journal so far, after ``cursor``, in parts of bounded size."""
+
+    @abc.abstractmethod
+    def journal_error(self) -> str:
+        """Why ``history`` could not read all of it; '' = it could."""
 
     @abc.abstractmethod
     def cursor(self) -> str | None:
@@ -284,6 +288,10 @@ class Host(abc.ABC):
     @abc.abstractmethod
     def last_entries(self) -> list[Entry]:
         """After the end of the invocation: the rest of its journal, synchronised."""
+
+    @abc.abstractmethod
+    def orphans(self) -> list[Entry]:
+        """Lines of the unit since this start that bear no invocation: last words that journald could not attribute."""
 
     @abc.abstractmethod
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
@@ -443,8 +451,9 @@ class Waiter:
             self._following = False
             return
         self._resume_log(identity[0])
-        entries, self._journal_error = self._host.history(self._cursor)
-        self._feed(entries)
+        for entries in self._host.history(self._cursor):
+            self._feed(entries)
+        self._journal_error = self._host.journal_error()
         self._following = not self._journal_error
 
     def _new_log(self) -> None:
@@ -592,6 +601,9 @@ class Waiter:
 
     def _crashed(self, judged: UnitJudgement) -> _Finding:
         self._feed(self._host.last_entries())
+        log = self._log
+        if not (log.bind_failed or log.first_exception or log.argument_error):
+            self._feed(self._host.orphans())
         if self._log.bind_failed:
             self._port = self._host.port(self._unit)
             return self._finding(judged.state, True, "port_conflict", f"{self._conflict_text()}; {judged.detail}")

@@ -99,7 +99,7 @@ def test_a_dropped_connection_is_survived(server: t.Any, task: Task) -> None:
     assert answer["ready"], output
     assert "connection lost, trying again" in output
     truth = server.true_events(answer["invocation_id"])
-    assert 0 <= answer["detected_at_monotonic"] - truth["ready"] < 1.0
+    assert 0 <= answer["detected_at_monotonic"] - truth["ready"] < 2.0
 
 
 def test_progress_is_printed_and_the_timeout_counts_over_slices(server: t.Any, task: Task) -> None:

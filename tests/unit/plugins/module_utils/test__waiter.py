@@ -95,7 +95,8 @@ class ScriptedHost(Host):
         self.requests: list[str] = []
         self.bodies: dict[str, t.Any] = {}
         self.shows = 0
-        self.journal_error = ""
+        self.error = ""
+        self.lost: list[Entry] = []
         self._entries: list[Entry] = []
         self._rest: list[Entry] = []
         self._events: list[tuple[float, t.Callable[[], None]]] = []
@@ -193,8 +194,12 @@ class ScriptedHost(Host):
     def cursor(self) -> str | None:
         return f"c{self._serial}"
 
-    def history(self, cursor: str | None) -> tuple[list[Entry], str]:
-        return ([], self.journal_error) if self.journal_error else (self.follow(), "")
+    def history(self, cursor: str | None) -> t.Iterator[list[Entry]]:
+        if not self.error:
+            yield self.follow()
+
+    def journal_error(self) -> str:
+        return self.error
 
     def follow(self) -> list[Entry]:
         entries, self._entries = self._entries, []
@@ -202,6 +207,10 @@ class ScriptedHost(Host):
 
     def last_entries(self) -> list[Entry]:
         entries, self._rest = self.follow() + self._rest, []
+        return entries
+
+    def orphans(self) -> list[Entry]:
+        entries, self.lost = self.lost, []
         return entries
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
@@ -324,7 +333,7 @@ def test_markers_of_the_draft_model_count() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param({"journal_error": "no permission to read the journal"}, "no permission", id="no permission"),
+        pytest.param({"error": "no permission to read the journal"}, "no permission", id="no permission"),
         pytest.param({"unit": running(standard_output="append")}, "append", id="output to a file"),
     ],
 )
@@ -341,7 +350,7 @@ def test_an_unusable_journal_leaves_it_to_the_other_gates(change: dict[str, t.An
 def test_the_marker_can_be_required() -> None:
     host = ScriptedHost()
     host.port_view = OWN
-    host.journal_error = "no permission to read the journal"
+    host.error = "no permission to read the journal"
     assert wait(host, markers="require", timeout="5")["ready"] is False
 
 
@@ -492,6 +501,14 @@ def test_refused_arguments_are_told() -> None:
     result = wait(host)
     assert result["diagnosis"]["cause"] == "argument_error"
     assert "--no-such-flag" in result["msg"]
+
+
+def test_last_words_that_journald_could_not_attribute_are_looked_for() -> None:
+    host = ScriptedHost()
+    host.unit, host.alive = failed(1, 1), None
+    host.log_at_the_end("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'sglang'")
+    host.lost, host._rest = host._rest, []
+    assert "No module named 'sglang'" in wait(host)["msg"]
 
 
 def test_a_crash_loop() -> None:
