@@ -62,8 +62,8 @@ GPU_PROFILES: t.Final[Mapping[str, Mapping[str, t.Any]]] = {
     "b300": {"args": {}, "card": "B300", "env": {}},
     # SM90, NVLink.
     "h200": {"args": {}, "card": "H200", "env": {}},
-    # No GPU: SGLang asks for the variable before it imports its CPU engine.
-    "cpu": {"args": {"device": "cpu"}, "card": "", "env": {"SGLANG_USE_CPU_ENGINE": "1"}},
+    # No GPU: SGLang asks for the variable before it imports its CPU engine. An idle scheduler spins unless told to sleep.
+    "cpu": {"args": {"device": "cpu", "sleep_on_idle": True}, "card": "", "env": {"SGLANG_USE_CPU_ENGINE": "1"}},
 }
 
 _PROFILE_KEYS = frozenset({"args", "card", "disable_prefill_graph", "env"})
