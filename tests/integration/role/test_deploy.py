@@ -1,0 +1,255 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Deploy, change, interrupt, crash, stop and remove, on one lab host."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+import pytest
+
+from ansible_collections.specdec.serving.tests.integration.role.conftest import VARIABLES, Deployment, instance
+from ansible_collections.specdec.serving.tests.support.lab.client import Host
+
+KEY = "sk-planted-91ab77"
+ADMIN_KEY = "adm-planted-91ab77"
+TOKEN = "hf_planted_91ab77"
+SECRETS = (KEY, ADMIN_KEY, TOKEN)
+
+
+@pytest.fixture
+def clean(deployment: Deployment) -> Deployment:
+    """The host without our units, whatever an earlier test left."""
+    names = deployment.host.exec(
+        ["sh", "-c", "cd /etc/systemd/system; ls -d sglang-*.service"], check=False
+    ).stdout.split()
+    leftovers = [instance(name[len("sglang-") : -len(".service")], port=31000 + at) for at, name in enumerate(names)]
+    if leftovers:
+        play = Deployment(
+            deployment.host, deployment.folder, variables={**VARIABLES, "sglang_instances": leftovers}
+        ).play("stop.yml", sglang_state="absent")
+        assert play.returncode == 0, play.output
+    return deployment
+
+
+def changed_flags(output: str) -> list[str]:
+    """The lines that a diff of the unit adds or takes away."""
+    return [line.strip() for line in re.findall(r"^[+-](?![+-]{2} )(.*)$", output, re.MULTILINE) if line.strip()]
+
+
+def test_from_check_mode_to_removal(clean: Deployment) -> None:
+    before = clean.snapshot()
+    play = clean.play("deploy.yml", "--check", "--diff")
+    assert play.returncode == 0, play.output
+    assert play.recap("role")["changed"] > 0
+    assert "--speculative-dflash-block-size 8" in play.output
+    assert clean.snapshot() == before
+
+    play = clean.play()
+    assert play.returncode == 0, play.output
+    assert "sglang-a.service on role: READY" in play.output
+    first = clean.invocation()
+    deployed = clean.snapshot()
+
+    for pipelining in ("1", "0"):
+        play = clean.play(environment={"ANSIBLE_PIPELINING": pipelining})
+        assert play.returncode == 0, play.output
+        assert play.recap("role")["changed"] == 0
+        assert clean.invocation() == first
+    play = clean.play("deploy.yml", "--check")
+    assert play.recap("role")["changed"] == 0
+    assert clean.snapshot() == deployed
+
+    play = clean.play("status.yml")
+    assert re.search(r"role +a +ready +a +30100", play.output), play.output
+    play = clean.play("chat.yml")
+    assert play.returncode == 0, play.output
+
+    assert clean.play("stop.yml", "--check").recap("role")["changed"] == 1
+    assert clean.state() == "active"
+    assert clean.play("stop.yml").recap("role")["changed"] == 1
+    assert clean.state() == "inactive"
+    assert clean.play("stop.yml").recap("role")["changed"] == 0
+    assert re.search(r"role +a +stopped", clean.play("status.yml").output)
+
+    play = clean.play()
+    assert play.returncode == 0, play.output
+    assert clean.state() == "active"
+    assert clean.invocation() != first
+
+    # The playbook says what its own state is; extra variables outrank it.
+    play = clean.play("stop.yml", sglang_state="absent")
+    assert play.recap("role")["changed"] == 1
+    assert clean.play("stop.yml", sglang_state="absent").recap("role")["changed"] == 0
+    left = clean.host.exec(["find", "/etc/specdec", "/var/lib/specdec", "-type", "f"], check=False).stdout
+    assert left == ""
+    assert "sglang-" not in clean.host.exec(["ls", "/etc/systemd/system"]).stdout
+
+
+def test_one_changed_flag_restarts_one_instance(clean: Deployment) -> None:
+    clean.variables["sglang_instances"] = [instance("a"), instance("b", port=30101)]
+    assert clean.play().returncode == 0
+    before = (clean.invocation("sglang-a.service"), clean.invocation("sglang-b.service"))
+
+    changed = instance("b", port=30101)
+    changed["args"] = {**changed["args"], "page_size": 64}
+    clean.variables["sglang_instances"] = [instance("a"), changed]
+    play = clean.play("deploy.yml", "--check", "--diff")
+    assert play.returncode == 0, play.output
+    assert set(changed_flags(play.output)) == {
+        "--speculative-dflash-block-size 8 \\",
+        "--speculative-dflash-block-size 8",
+        "--page-size 64",
+    }
+    assert (clean.invocation("sglang-a.service"), clean.invocation("sglang-b.service")) == before
+
+    assert clean.play().returncode == 0
+    assert clean.invocation("sglang-a.service") == before[0]
+    assert clean.invocation("sglang-b.service") != before[1]
+
+
+def test_a_run_that_ended_before_the_restart_heals_itself(clean: Deployment) -> None:
+    assert clean.play().returncode == 0
+    first = clean.invocation()
+    clean.variables["sglang_instances"] = [instance(env={"STAND_IN_SCALE": "0.003"})]
+    # As if it was killed after the files were written.
+    helper = clean.folder / "configure.yml"
+    helper.write_text(
+        json.dumps(
+            [
+                {
+                    "hosts": "sglang",
+                    "gather_facts": False,
+                    "become": True,
+                    "tasks": [
+                        {"ansible.builtin.include_role": {"name": "specdec.serving.sglang", "tasks_from": tasks}}
+                        for tasks in ("preflight", "configure")
+                    ],
+                }
+            ]
+        )
+    )
+    play = clean.play(str(helper))
+    assert play.returncode == 0, play.output
+    assert clean.invocation() == first
+
+    play = clean.play()
+    assert play.returncode == 0, play.output
+    second = clean.invocation()
+    assert second != first
+    assert clean.play().recap("role")["changed"] == 0
+    assert clean.invocation() == second
+
+
+def test_a_configuration_that_crashes_is_stopped_and_explained(clean: Deployment) -> None:
+    bad = instance()
+    bad["args"] = {**bad["args"], "no_such_flag": True}
+    clean.variables["sglang_instances"] = [bad]
+    play = clean.play()
+    assert play.returncode != 0
+    assert "--no-such-flag" in play.failure("role")
+    assert "crashed" in play.failure("role")
+    assert clean.state() in ("inactive", "failed")
+    # systemd does not try it again.
+    shown = clean.host.exec(["systemctl", "show", "--property=SubState", "--value", "sglang-a.service"]).stdout.strip()
+    assert shown in ("dead", "failed")
+
+    clean.variables["sglang_instances"] = [instance()]
+    play = clean.play()
+    assert play.returncode == 0, play.output
+    assert clean.state() == "active"
+
+
+def test_no_secret_is_anywhere(clean: Deployment) -> None:
+    with_keys = instance(api_key=KEY, admin_api_key=ADMIN_KEY)
+    with_keys["env"] = {**with_keys["env"], "HF_TOKEN": TOKEN}
+    clean.variables["sglang_instances"] = [with_keys]
+    outputs = [
+        clean.play("deploy.yml", "-vvvvv", "--check", "--diff").output,
+        clean.play("deploy.yml", "-vvvvv", "--diff").output,
+        clean.play("chat.yml", "-vvvvv").output,
+        clean.play("status.yml", "-vvvvv").output,
+    ]
+    assert "sglang-a.service on role: READY" in outputs[1]
+    found = [(secret, number) for number, output in enumerate(outputs) for secret in SECRETS if secret in output]
+    assert found == []
+
+    pid = clean.host.exec(["systemctl", "show", "--property=MainPID", "--value", "sglang-a.service"]).stdout.strip()
+    command_lines = clean.host.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+    assert "/run/credentials/sglang-a.service/a.yaml" in command_lines
+    environment = clean.host.exec(["sh", "-c", f"tr '\\0' '\\n' < /proc/{pid}/environ"]).stdout
+    assert f"HF_TOKEN={TOKEN}" in environment.splitlines()
+
+    pattern = "|".join(SECRETS)
+    holders = clean.host.exec(
+        [
+            "sh",
+            "-c",
+            f"grep -rlE '{pattern}' /etc/systemd /etc/specdec /var/lib/specdec /var/cache/specdec /opt/specdec /tmp /home",
+        ],
+        check=False,
+    ).stdout.splitlines()
+    assert sorted(holders) == ["/etc/specdec/sglang/a.secret.env", "/etc/specdec/sglang/credentials/a.yaml"]
+    modes = clean.host.exec(["stat", "-c", "%a %U", *sorted(holders)]).stdout.splitlines()
+    assert modes == ["600 root", "600 root"]
+    assert not [secret for secret in SECRETS if secret in command_lines]
+    # What modules log to the journal; the server's own log is SGLang's.
+    logged = clean.host.exec(
+        ["journalctl", "--no-pager", "--quiet", "_COMM=python3", "+", "SYSLOG_IDENTIFIER=sudo"], check=False
+    ).stdout
+    assert not [secret for secret in SECRETS if secret in logged]
+
+
+def test_the_unit_is_what_the_inventory_says(clean: Deployment, role_host: Host) -> None:
+    """Words that systemd would change reach the server as they are."""
+    odd = 'it\'s "50%" of $HOME \\ ; {"a": 1}'
+    values = instance()
+    values["args"] = {**values["args"], "chat_template": odd}
+    values["env"] = {**values["env"], "ODD": odd}
+    clean.variables["sglang_instances"] = [values]
+    play = clean.play()
+    assert play.returncode == 0, play.output
+    pid = role_host.exec(["systemctl", "show", "--property=MainPID", "--value", "sglang-a.service"]).stdout.strip()
+    words = role_host.exec(["cat", f"/proc/{pid}/cmdline"]).stdout.split("\0")
+    assert words[words.index("--chat-template") + 1] == odd
+    variables = role_host.exec(["cat", f"/proc/{pid}/environ"]).stdout.split("\0")
+    assert f"ODD={odd}" in variables
+
+
+def test_properties_as_systemd_sees_them(clean: Deployment) -> None:
+    assert clean.play().returncode == 0
+    wanted: dict[str, t.Any] = {
+        "Type": "exec",
+        "KillMode": "mixed",
+        "Restart": "on-failure",
+        "RestartPreventExitStatus": "2",
+        "TimeoutStartUSec": "infinity",
+        "TimeoutStopUSec": "5min",
+        "LogRateLimitIntervalUSec": "1s",
+        "LogRateLimitBurst": "4294967295",
+        "LimitMEMLOCK": "infinity",
+        "User": "sglang",
+        "NoNewPrivileges": "yes",
+        "ProtectSystem": "strict",
+        "PrivateDevices": "no",
+        "UnitFileState": "enabled",
+        "StartLimitBurst": "3",
+    }
+    text = clean.host.exec(["systemctl", "show", f"--property={','.join(wanted)}", "sglang-a.service"]).stdout
+    shown = dict(line.partition("=")[::2] for line in text.splitlines())
+    assert shown == wanted
+
+
+def test_a_unit_edited_by_hand_is_put_right(clean: Deployment) -> None:
+    assert clean.play().returncode == 0
+    first = clean.invocation()
+    clean.host.exec(["sh", "-c", "echo '# edited by hand' >> /etc/systemd/system/sglang-a.service"])
+    play = clean.play("deploy.yml", "--diff")
+    assert play.returncode == 0, play.output
+    assert "-# edited by hand" in play.output
+    assert play.recap("role")["changed"] == 2
+    assert clean.invocation() != first
