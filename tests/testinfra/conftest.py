@@ -54,23 +54,36 @@ def _instances(inventory: str) -> list[tuple[str, Instance]]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test every pair of host and instance."""
-    if "instance" not in metafunc.fixturenames:
+    if "deployed" not in metafunc.fixturenames:
         return
     inventory = metafunc.config.getoption("--ansible-inventory")
     if not inventory:
         raise pytest.UsageError("tests/testinfra needs --ansible-inventory=INVENTORY")
-    pairs = [pytest.param(host, instance, id=f"{host}-{instance.name}") for host, instance in _instances(inventory)]
-    metafunc.parametrize(("host", "instance"), pairs, indirect=["host"], scope="module")
+    pairs = [pytest.param(pair, id=f"{pair[0]}-{pair[1].name}") for pair in _instances(inventory)]
+    metafunc.parametrize("deployed", pairs, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def host(request: pytest.FixtureRequest) -> t.Iterator[Host]:
-    """The host that an instance belongs to, looked at as root by sudo.
+def deployed(request: pytest.FixtureRequest) -> tuple[str, Instance]:
+    """A host's name in the inventory and one of its instances."""
+    pair: tuple[str, Instance] = request.param
+    return pair
+
+
+@pytest.fixture(scope="module")
+def instance(deployed: tuple[str, Instance]) -> Instance:
+    """What the inventory says of the instance."""
+    return deployed[1]
+
+
+@pytest.fixture(scope="module")
+def host(deployed: tuple[str, Instance], request: pytest.FixtureRequest) -> t.Iterator[Host]:
+    """The host that the instance belongs to, looked at as root by sudo.
 
     pytest-testinfra's own fixture would pair every host with every instance.
     """
     inventory = request.config.getoption("--ansible-inventory")
-    login = testinfra.get_host(f"ansible://{request.param}", ansible_inventory=inventory)
+    login = testinfra.get_host(f"ansible://{deployed[0]}", ansible_inventory=inventory)
     with login.sudo():
         yield login
 

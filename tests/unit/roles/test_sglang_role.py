@@ -13,7 +13,6 @@ import pytest
 import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
-from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 from ansible.vars.manager import VariableManager
 
@@ -29,11 +28,6 @@ def load(path: Path) -> dict[str, t.Any]:
     content = yaml.safe_load(path.read_text())
     assert isinstance(content, dict)
     return content
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _plugins() -> None:
-    init_plugin_loader([str(CHECKOUT / ".collections")])
 
 
 class Renderer:
