@@ -213,7 +213,7 @@ def _decode(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        if all(type(item) is int and 0 <= item <= 255 for item in value):
+        if all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 255 for item in value):
             return bytes(value).decode("utf-8", "replace")
         return "\n".join(_decode(item) for item in value)
     return ""
@@ -221,7 +221,7 @@ def _decode(value: Any) -> str:
 
 def _text(value: Any) -> str:
     # The usual cases first: thousands of lines a second may come.
-    if type(value) is str:
+    if isinstance(value, str):
         return value
     return "" if value is None else _decode(value)
 
@@ -433,7 +433,7 @@ class Follower:
         self._stderr = b""
         self._joiner = LineJoiner()
         guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *words] if sys.executable else words
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # read while it runs
             guarded,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

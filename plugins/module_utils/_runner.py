@@ -34,7 +34,7 @@ def command_runner(*, timeout: float | None = None, **environment: str) -> Runne
 
     def run(argv: t.Sequence[str]) -> tuple[int, str, str]:
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
                 list(argv),
                 check=False,
                 stdin=subprocess.DEVNULL,

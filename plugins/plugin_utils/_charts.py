@@ -22,7 +22,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def bar(start: float, length: float, total: float, width: int) -> str:
+def bar(start: float, length: float, total: float, width: int) -> str:  # pylint: disable=disallowed-name  # of a chart
     """A bar of ``length`` that begins at ``start`` on a scale of ``total`` drawn on ``width`` signs; never invisible."""
     if total <= 0:
         return ""

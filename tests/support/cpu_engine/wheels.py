@@ -184,7 +184,7 @@ def repack(source: Path, *, folder: Path, local: str, edit: Edit) -> Path:
                     writer.add(f"{new_info}/{name}", data, mode=mode)
                     continue
                 # Read only when asked: a file that is left out may be large.
-                changed = edit(entry.filename, lambda entry=entry: archive.read(entry))  # type: ignore[misc]
+                changed = edit(entry.filename, lambda entry=entry: archive.read(entry))  # type: ignore[misc]  # a default cannot be typed
                 if changed is not None:
                     writer.add(entry.filename, changed, mode=mode)
         return writer.finish(new_info)

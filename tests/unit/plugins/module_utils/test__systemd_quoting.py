@@ -199,7 +199,7 @@ def test_setting_value_refuses(value: str) -> None:
 )
 def test_refused_everywhere(function: object, value: str, reason: str) -> None:
     with pytest.raises(QuotingError) as caught:
-        function(value, origin="instance k26: args: x")  # type: ignore[operator]
+        function(value, origin="instance k26: args: x")  # type: ignore[operator]  # of two kinds
     assert str(caught.value).startswith("instance k26: args: x: ")
     assert repr(value) in str(caught.value)
     assert reason in str(caught.value)

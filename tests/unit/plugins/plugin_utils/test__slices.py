@@ -112,7 +112,7 @@ def test_the_wait_ends_with_its_controller() -> None:
         controller.parent = 1
         return Controller.execute(controller, extra)
 
-    controller.execute = execute  # type: ignore[method-assign]
+    controller.execute = execute  # type: ignore[method-assign]  # for this test
     with pytest.raises(ValueError, match="ansible-playbook is gone"):
         controller.run()
     assert len(controller.calls) == 1

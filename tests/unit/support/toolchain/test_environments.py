@@ -17,7 +17,7 @@ from ansible_collections.specdec.serving.tests.support.toolchain.environments im
 OURS = (sys.version_info[0], sys.version_info[1])
 NEVER = (9, 9)
 #: The interpreter that runs this, outside of the environment that it runs in.
-BASE = str(sys._base_executable)  # type: ignore[attr-defined]
+BASE = str(sys._base_executable)  # type: ignore[attr-defined]  # not in the stubs
 
 
 def executable(path: Path, text: str) -> Path:
