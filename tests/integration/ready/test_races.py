@@ -70,7 +70,7 @@ def _was_ready(verdict: dict[str, t.Any], truth: dict[str, dict[str, float]]) ->
     if verdict["invocation_id"] == verdict["replaces"] or "ready" not in events:
         return False
     ended = min((events[name] for name in ("term_received", "port_closed", "exited") if name in events), default=at)
-    return events["ready"] <= at <= ended + SLACK_S
+    return bool(events["ready"] <= at <= ended + SLACK_S)
 
 
 def _drained(server: t.Any, truth: dict[str, dict[str, float]]) -> float:

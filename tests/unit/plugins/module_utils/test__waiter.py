@@ -700,4 +700,5 @@ def test_a_unit_that_is_no_service_is_refused() -> None:
 def test_options_of_a_later_release_say_so(name: str) -> None:
     host = ScriptedHost()
     host.serve()
-    assert any(name in notice for notice in wait(host, **{name: 60.0})["notices"])
+    params: dict[str, t.Any] = {name: 60.0}
+    assert any(name in notice for notice in wait(host, **params)["notices"])
