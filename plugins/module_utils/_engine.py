@@ -29,6 +29,7 @@ __all__ = (
     "EngineError",
     "EngineRequest",
     "EngineResult",
+    "complete_engines",
     "ensure_engine",
     "locked_version",
     "read_engine",
@@ -85,6 +86,15 @@ def read_engine(path: str) -> dict[str, t.Any]:
         isinstance(content, dict) and content.get("format") == _FORMAT and os.access(f"{path}/bin/python", os.X_OK)
     )
     return content if complete else {}
+
+
+def complete_engines(folder: str) -> list[str]:
+    """The names of the complete engines in a folder."""
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [name for name in names if read_engine(f"{folder}/{name}")]
 
 
 def locked_version(lock_text: str) -> str:

@@ -15,7 +15,7 @@ import pwd
 import re
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._engine import LOCK_FILE, locked_version
+from ansible_collections.specdec.serving.plugins.module_utils._engine import LOCK_FILE, complete_engines, locked_version
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     Listener,
     covers,
@@ -73,6 +73,7 @@ class PreflightRequest:
     ports: tuple[PortCheck, ...] = ()
     needs_gpu: bool = False
     user: str = "sglang"
+    root: str = "/opt/specdec"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +299,7 @@ def preflight(request: PreflightRequest, view: HostView) -> PreflightResult:
     """Look at everything that ``request`` names.
 
     Facts: ``gpus``, ``driver_version``, ``numa_nodes``, ``gpu_services``, ``systemd_version``, ``credentials``,
-    ``python_version``, ``user_exists``, and with a wheelhouse ``lock_sha256`` and ``lock_version``.
+    ``python_version``, ``user_exists``, ``engines``, and with a wheelhouse ``lock_sha256`` and ``lock_version``.
     """
     result = PreflightResult()
     _look_at_systemd(view, result)
@@ -307,6 +308,7 @@ def preflight(request: PreflightRequest, view: HostView) -> PreflightResult:
     _look_at_python(view, request, result)
     _look_at_paths(request, result)
     _look_at_ports(view, request, result)
+    result.facts["engines"] = complete_engines(f"{request.root.rstrip('/')}/engines")
     try:
         pwd.getpwnam(request.user)
         result.facts["user_exists"] = True

@@ -80,6 +80,10 @@ options:
     description: The service user.
     type: str
     default: sglang
+  root:
+    description: Folder that holds C(engines).
+    type: path
+    default: /opt/specdec
 """
 
 EXAMPLES = r"""
@@ -138,6 +142,11 @@ facts:
       description: Version of O(python).
       type: str
       returned: always
+    engines:
+      description: Names of the engines that are completely installed.
+      type: list
+      elements: str
+      returned: always
     user_exists:
       description: Whether O(user) exists.
       type: bool
@@ -187,6 +196,7 @@ ARGUMENT_SPEC: dict[str, t.Any] = {
     },
     "needs_gpu": {"type": "bool", "default": False},
     "user": {"type": "str", "default": "sglang"},
+    "root": {"type": "path", "default": "/opt/specdec"},
 }
 
 
@@ -201,6 +211,7 @@ def main() -> None:
         ports=tuple(PortCheck(**item) for item in params["ports"]),
         needs_gpu=params["needs_gpu"],
         user=params["user"],
+        root=params["root"],
     )
     result = preflight(request, HostView(runner=command_runner(timeout=60)))
     for warning in result.warnings:

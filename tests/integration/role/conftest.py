@@ -118,7 +118,7 @@ class Deployment:
         return self.host.exec(["systemctl", "is-active", unit], check=False).stdout.strip()
 
 
-def instance(name: str = "a", port: int = 30100, **changes: t.Any) -> dict[str, t.Any]:
+def instance(name: str = "a", port: int | str = 30100, **changes: t.Any) -> dict[str, t.Any]:
     """An instance of the stand-in that starts in a moment."""
     values: dict[str, t.Any] = {
         "name": name,

@@ -231,6 +231,22 @@ class TestPorts:
         assert "who holds port 30001 cannot be found out" in error
 
 
+def test_complete_engines(fake: FakeHost, tmp_path: Path) -> None:
+    for name, files in (
+        ("0.5.23-a", ("engine.json", "bin/python")),
+        ("0.5.23-b", ("bin/python",)),
+        ("0.5.23-c", ("engine.json",)),
+    ):
+        for file in files:
+            path = tmp_path / "engines" / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text('{"format": 1}')
+            path.chmod(0o755)
+    request = PreflightRequest(version="0.5.23", python="/usr/bin/python3", root=f"{tmp_path}/")
+    assert look(fake, request).facts["engines"] == ["0.5.23-a"]
+    assert look(fake, dataclasses.replace(request, root="/no/root")).facts["engines"] == []
+
+
 def test_all_faults_at_once(fake: FakeHost, tmp_path: Path) -> None:
     fake.answers["/usr/bin/python3"] = (127, "", "")
     request = PreflightRequest(
