@@ -46,6 +46,9 @@ MODELS = ("tiny", "tiny-draft")
 #: Distributions that are large enough to be fetched alone; the others go in groups.
 LARGE = ("torch", "triton", "pyarrow", "sglang", "scipy")
 GROUP = 25
+#: What torch imports, and how the distributions of a CUDA build's libraries begin.
+TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "sympy", "typing-extensions")
+CUDA = ("cuda-", "nvidia-")
 
 #: Appended to torchvision/extension.py. PyPI's torchvision links CUDA, so beside a CPU build of torch its operators do
 #: not load, and importing it ends with "operator torchvision::nms does not exist". Their schemas are enough to import.
@@ -285,7 +288,7 @@ def cuda_requirements(torch_wheel: Path) -> list[str]:
         name = next(path for path in archive.namelist() if path.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().split("\n\n", 1)[0].splitlines()
     needed = [line.removeprefix("Requires-Dist:").strip() for line in lines if line.startswith("Requires-Dist:")]
-    return [line for line in needed if line.startswith(("nvidia-", "cuda-")) and "extra ==" not in line]
+    return [line for line in needed if line.startswith(CUDA) and "extra ==" not in line]
 
 
 def repacked(source: Path, *, folder: Path, recipe: Repack) -> Path:
@@ -424,27 +427,16 @@ def make_models(layout: Layout) -> None:
         began = time.monotonic()
         log = layout.cache / "models.log"
         with tempfile.TemporaryDirectory(dir=layout.cache, prefix="venv-") as folder:
-            say("installing the engine into a passing environment")
+            say("installing torch and transformers into an environment for this")
             run([find_python(), "-m", "venv", folder], log=log)
             python = Path(folder) / "bin" / "python"
-            pip: list[str | Path] = [
-                python,
-                "-m",
-                "pip",
-                "--disable-pip-version-check",
-                "--isolated",
-                "install",
-                "--no-compile",
-            ]
-            words: list[str | Path] = [
-                "--no-index",
-                "--no-deps",
-                "--find-links",
-                layout.wheelhouse,
-                "--requirement",
-                lock,
-            ]
-            run([*pip, *words], log=log, env={**os.environ, "PIP_CONFIG_FILE": os.devnull})
+            pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "--isolated", "install"]
+            pip += ["--no-compile", "--no-index", "--find-links", layout.wheelhouse, "--constraint", lock]
+            isolated = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+            # With dependencies pip would ask for a newer setuptools, which torch does not need to run.
+            cuda = [name for name in pins if name.startswith(CUDA)]
+            run([*pip, "--no-deps", "torch", *TORCH_NEEDS, *cuda], log=log, env=isolated)
+            run([*pip, "transformers"], log=log, env=isolated)
             say("teaching the models their conversations")
             env = {
                 "HF_HUB_OFFLINE": "1",
