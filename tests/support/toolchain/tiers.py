@@ -117,9 +117,12 @@ def unit(*, seed: int) -> list[Step]:
 
 
 def integration(*, seed: int) -> list[Step]:
-    """Return the steps of `make test-integration`."""
+    """Return the steps of `make test-integration`: one for each folder, since each has lab hosts of its own."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
-    return [_pytest("integration", "tests/integration", "--durations=15", seed=seed, needs=lab)]
+    folders = sorted({file.relative_to(ROOT).parent for file in (ROOT / "tests" / "integration").rglob("test_*.py")})
+    return [
+        _pytest(f"integration {folder.name}", str(folder), "--durations=10", seed=seed, needs=lab) for folder in folders
+    ]
 
 
 def molecule() -> list[Step]:
