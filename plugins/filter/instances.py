@@ -26,7 +26,8 @@ def _explained(function: t.Callable[..., _Result]) -> t.Callable[..., _Result]:
             return function(*args, **kwargs)
         except InstancesError as exc:
             heading = "this cannot be deployed; nothing on the host was changed:"
-            raise AnsibleFilterError("\n".join([heading, *(f"- {error}" for error in exc.errors)])) from exc
+            # Not "from exc": Ansible would append the same text once more.
+            raise AnsibleFilterError("\n".join([heading, *(f"- {error}" for error in exc.errors)])) from None
 
     return call
 

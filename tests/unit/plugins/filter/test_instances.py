@@ -1,0 +1,60 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.specdec.serving.plugins.filter.instances import FilterModule
+
+FILTERS = FilterModule().filters()
+ENGINE = FILTERS["sglang_engine"]("0.5.23", root="/opt/specdec", requirements=["sglang==0.5.23"])
+GOOD = [{"name": "a", "model_path": "/models/a", "api_key": "sk-planted-3c1", "env": {"HF_TOKEN": "hf_planted_3c1"}}]
+
+
+def test_all_faults_as_a_list() -> None:
+    with pytest.raises(AnsibleFilterError) as caught:
+        FILTERS["sglang_instances"](
+            [{"name": "a"}, {"name": "a b", "model_path": "/x", "port": 1}], version="0.5.23", engine=ENGINE
+        )
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "this cannot be deployed; nothing on the host was changed:"
+    assert len(lines) == 3
+    assert all(line.startswith("- ") for line in lines[1:])
+
+
+def test_units_and_secrets_fit_the_module() -> None:
+    resolved = FILTERS["sglang_instances"](GOOD, version="0.5.23", engine=ENGINE)
+    (unit,) = FILTERS["sglang_units"](resolved, {"a": "[Service]\n"})
+    assert unit["content"] == "[Service]\n"
+    assert unit["engine"] == ENGINE["path"]
+    assert unit["environment_file"] == resolved[0]["environment_file"]
+    assert FILTERS["sglang_units"](resolved)[0]["content"] == ""
+    secrets = FILTERS["sglang_secrets"](GOOD)
+    assert secrets == {"a": {"config": {"api_key": "sk-planted-3c1"}, "environment": {"HF_TOKEN": "hf_planted_3c1"}}}
+    # The module refuses unknown keys of a unit; its specification is the other half of this contract.
+    from ansible_collections.specdec.serving.plugins.modules.sglang_unit import ARGUMENT_SPEC
+
+    assert set(unit) == set(ARGUMENT_SPEC["units"]["options"])
+
+
+@pytest.mark.parametrize("module", ["sglang_engine", "sglang_preflight", "sglang_unit"])
+def test_documentation_is_the_specification(module: str) -> None:
+    import importlib
+
+    found = importlib.import_module(f"ansible_collections.specdec.serving.plugins.modules.{module}")
+
+    def described(options: dict[str, dict[str, object]]) -> dict[str, object]:
+        return {
+            name: {
+                **{key: option.get(key) for key in ("type", "default", "choices", "elements")},
+                "required": bool(option.get("required")),
+                "sub": described(option.get("suboptions") or option.get("options") or {}),  # type: ignore[arg-type]
+            }
+            for name, option in options.items()
+        }
+
+    assert described(yaml.safe_load(found.DOCUMENTATION)["options"]) == described(found.ARGUMENT_SPEC)
