@@ -128,7 +128,7 @@ def integration(*, seed: int) -> list[Step]:
 def molecule() -> list[Step]:
     """Return the steps of `make molecule`. A scenario counts as a test beside the checks that it makes on its hosts."""
     lab = ("environment", "lab image")
-    scenarios = {"default": (*lab, "stand-in wheelhouse"), "real_engine": (*lab, "cpu-engine models")}
+    scenarios = {"real_engine": (*lab, "cpu-engine models"), "default": (*lab, "stand-in wheelhouse")}
     return [
         Step(
             name=f"molecule {name}",
@@ -146,8 +146,8 @@ def tier_steps(tier: str, *, seed: int) -> list[Step]:
     tiers: dict[str, t.Callable[[], list[Step]]] = {
         "lint": lint,
         "unit": lambda: unit(seed=seed),
-        "integration": lambda: integration(seed=seed),
         "molecule": molecule,
+        "integration": lambda: integration(seed=seed),
     }
     tests = [step for name, steps in tiers.items() if tier in ("test", name) for step in steps()]
     return [*preparations({need for step in tests for need in step.needs}), *tests]
