@@ -178,7 +178,6 @@ folders:
   elements: str
 """
 
-import grp
 import pwd
 import shutil
 import tempfile
@@ -234,10 +233,7 @@ def _ids(module: AnsibleModule, user: str) -> tuple[int | None, int | None]:
         if not module.check_mode:
             module.fail_json(msg=f"user {user!r} does not exist on this host")
         return None, None
-    try:
-        return entry.pw_uid, grp.getgrnam(user).gr_gid
-    except KeyError:
-        return entry.pw_uid, entry.pw_gid
+    return entry.pw_uid, entry.pw_gid
 
 
 def _present(module: AnsibleModule) -> tuple[list[UnitReport], list[str]]:
