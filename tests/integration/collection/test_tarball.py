@@ -68,6 +68,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     environ |= {
         "ANSIBLE_COLLECTIONS_PATH": str(collections),
         "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml",
         "ANSIBLE_NOCOLOR": "1",
     }
     environ.pop("PYTHONPATH", None)
@@ -143,7 +144,7 @@ def test_the_installed_collection_deploys(installed: Installed) -> None:
                 "port": 30001,
                 "model_path": "/models/stand-in-target",
                 "served_model_name": "a",
-                "args": {"tp_size": 2},
+                "args": {"tp_size": 8},
                 "env": {"STAND_IN_SCALE": "0.002"},
             }
         ],
