@@ -383,7 +383,7 @@ def make_wheelhouse(layout: Layout) -> None:
             if cuda:
                 say(
                     f"pip gave the CUDA build of torch ({torch_wheel.stat().st_size / 1e6:.0f} MB). It serves on a CPU "
-                    "as well, but needs its CUDA libraries to be imported: fetching them, some 3 GB more on every host. "
+                    "as well, but needs its CUDA libraries to be imported: fetching them, 3 GB more on every host. "
                     "An index or --find-links folder with torch's CPU build in pip's configuration avoids it."
                 )
                 with tempfile.TemporaryDirectory(dir=layout.cache) as extra:
