@@ -22,6 +22,7 @@ from ansible_collections.specdec.serving.tests.testinfra.conftest import Instanc
 from ansible_collections.specdec.serving.tests.testinfra.test_instance import ask
 
 BY_HAND = "started-by-hand.service"
+Run = t.Callable[..., "dict[str, t.Any]"]
 
 
 def until(condition: t.Callable[[], bool], what: str, seconds: float = 180.0) -> None:
@@ -51,6 +52,18 @@ def by_hand(host: Host, instance: Instance) -> t.Iterator[str]:
         host.check_output("systemctl reset-failed %s; systemctl start %s", instance.unit, instance.unit)
 
 
+@pytest.fixture
+def run(deployed: tuple[str, Instance], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Run tasks on the host, and give the result of the last one."""
+    inventory = Path(request.config.getoption("--ansible-inventory")).resolve()
+
+    def tasks(*all_of_them: dict[str, t.Any]) -> dict[str, t.Any]:
+        argv = play_argv(tmp_path, inventory, all_of_them, ["--limit", deployed[0]])
+        return answer_of(start(argv), timeout=400)[1]
+
+    return tasks
+
+
 def ready_task(instance: Instance, **options: t.Any) -> dict[str, t.Any]:
     parameters = {"unit": instance.unit, "port": instance.port, "model": instance.served_model_name, **options}
     if instance.api_key:
@@ -59,16 +72,14 @@ def ready_task(instance: Instance, **options: t.Any) -> dict[str, t.Any]:
 
 
 def test_a_server_started_by_hand_never_passes_for_the_unit(
-    host: Host, instance: Instance, by_hand: str, tmp_path: Path, request: pytest.FixtureRequest
+    host: Host, instance: Instance, by_hand: str, run: Run
 ) -> None:
     restart = {
         "name": "Restart the unit",
         "ansible.builtin.systemd_service": {"name": instance.unit, "state": "restarted", "no_block": True},
     }
-    inventory = request.config.getoption("--ansible-inventory")
     holder = host.service(by_hand).systemd_properties["MainPID"]
-    argv = play_argv(tmp_path, Path(inventory).resolve(), [restart, ready_task(instance, timeout=300)])
-    _output, answer = answer_of(start(argv), timeout=400)
+    answer = run(restart, ready_task(instance, timeout=300))
     assert ask(host, instance, "/v1/models")[0] == 200, "the server started by hand must have answered all the time"
     assert answer["ready"] is False
     assert answer["state"] == "crashed"
@@ -82,9 +93,6 @@ def test_a_server_started_by_hand_never_passes_for_the_unit(
     assert "The server is fired up and ready to roll!" in log
 
 
-def test_afterwards_the_unit_gets_ready_again(
-    instance: Instance, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    inventory = Path(request.config.getoption("--ansible-inventory")).resolve()
-    _output, answer = answer_of(start(play_argv(tmp_path, inventory, [ready_task(instance, timeout=300)])), timeout=400)
+def test_afterwards_the_unit_gets_ready_again(instance: Instance, run: Run) -> None:
+    answer = run(ready_task(instance, timeout=300))
     assert answer["ready"], answer.get("msg")
