@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import select
 import socket
-import subprocess
 import time
 import typing as t
 
@@ -23,6 +21,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
     role_of,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import ENGINE_ROLES, EngineProcess
+from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     Listener,
     covers,
@@ -42,23 +41,7 @@ _GATHER_S = 0.005
 _HISTORY_S = 30.0
 # The last words of a crash with eight ranks and their tracebacks.
 _LAST_ENTRIES = 5000
-_COMMAND_TIMEOUT_S = 30.0
-
-
-def run_command(argv: t.Sequence[str]) -> tuple[int, str, str]:
-    """Run a command with a plain locale and without colours; gives (exit code, stdout, stderr)."""
-    try:
-        done = subprocess.run(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            env={**os.environ, **journal.ENVIRONMENT},
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return 127, "", str(error)
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+_RUN = command_runner(timeout=30.0)
 
 
 def resolve(host: str, port: int) -> str:
@@ -108,7 +91,7 @@ class SystemHost(Host):
         return boot_id()
 
     def show(self) -> UnitState:
-        return show(run_command, self._unit_name)
+        return show(_RUN, self._unit_name)
 
     def watch(self, unit: UnitState) -> None:
         if self._exit is not None:
@@ -218,7 +201,7 @@ class SystemHost(Host):
 
     def _about(self) -> list[journal.Entry]:
         """What PID 1 says of this invocation: few lines, however long the server has been logging."""
-        read = journal.read_once(run_command, invocation_id=self._invocation_id, namespace=self._namespace, about=True)
+        read = journal.read_once(_RUN, invocation_id=self._invocation_id, namespace=self._namespace, about=True)
         return list(read.entries)
 
     def follow(self) -> list[journal.Entry]:
@@ -234,10 +217,10 @@ class SystemHost(Host):
         self._end_following()
         if not self._invocation_id:
             return []
-        run_command(journal.sync(namespace=self._namespace))
+        _RUN(journal.sync(namespace=self._namespace))
         # From the end: a server that ran for weeks has logged more than can be read now.
         read = journal.read_once(
-            run_command, invocation_id=self._invocation_id, namespace=self._namespace, lines=_LAST_ENTRIES
+            _RUN, invocation_id=self._invocation_id, namespace=self._namespace, lines=_LAST_ENTRIES
         )
         entries = list(read.entries)
         seen = [number for number, entry in enumerate(entries) if entry.cursor == self._cursor]
@@ -248,9 +231,7 @@ class SystemHost(Host):
 
     def orphans(self) -> list[journal.Entry]:
         since_us = int((time.time() - time.monotonic()) * 1e6) + self._started_us
-        return list(
-            journal.read_orphans(run_command, unit=self._unit_name, since_us=since_us, namespace=self._namespace)
-        )
+        return list(journal.read_orphans(_RUN, unit=self._unit_name, since_us=since_us, namespace=self._namespace))
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         return request(
@@ -296,4 +277,4 @@ def arguments_of(cmdline: t.Sequence[str]) -> dict[str, t.Any]:
     return found
 
 
-__all__ = ("SystemHost", "arguments_of", "resolve", "run_command")
+__all__ = ("SystemHost", "arguments_of", "resolve")
