@@ -144,9 +144,9 @@ def molecule() -> list[Step]:
 def tier_steps(tier: str, *, seed: int) -> list[Step]:
     """Return the steps of a tier with the preparations that they need."""
     tiers: dict[str, t.Callable[[], list[Step]]] = {
+        "molecule": molecule,  # the longest first
         "lint": lint,
         "unit": lambda: unit(seed=seed),
-        "molecule": molecule,
         "integration": lambda: integration(seed=seed),
     }
     tests = [step for name, steps in tiers.items() if tier in ("test", name) for step in steps()]
