@@ -21,7 +21,7 @@ KEY = "sk-planted-key-1"
 class StoppedHost:
     """A machine whose unit does not run."""
 
-    def __init__(self, unit: str, _endpoint: t.Any) -> None:
+    def __init__(self, unit: str, *_address: t.Any) -> None:
         self.unit = unit
 
     def __enter__(self) -> t.Any:
