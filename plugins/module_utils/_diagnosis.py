@@ -235,12 +235,14 @@ def _warnings(log: StartupLog, faults: t.Sequence[KernelFault], release: str) ->
     return tuple(dict.fromkeys(found))[:_EVIDENCE]
 
 
-def log_warnings(log: StartupLog, release: str = "") -> list[str]:
-    """What the log warns of and the start survives: one line for each kind."""
+def log_warnings(
+    log: StartupLog, release: str = "", *, severities: t.Container[str] = ("warning", "info")
+) -> list[str]:
+    """What the log says and the start survives: one line for each kind. `info` is normal, `warning` costs something."""
     found: dict[str, str] = {}
     for candidate in _lines(log):
         row = candidate.row
-        if row is not None and row.level == WARNING:
+        if row is not None and row.level == WARNING and row.severity in severities:
             text = f"{_fill(row.summary, candidate.match, release)}: {_short(candidate.line)}"
             found.setdefault(row.id, f"{text}. {_fill(row.remedy, candidate.match, release)}")
     return list(found.values())
@@ -279,10 +281,9 @@ def diagnose(
     if ended:
         candidates += _exits(unit)
     else:
-        last = next(iter(log.tail(1)), "")
-        seen = look_up(log.text_of(last), "last")
+        seen = look_up(log.last_line, "last")
         if seen is not None:
-            candidates.append(_Candidate(seen[0].level, log.last_us, seen[0], seen[1], last))
+            candidates.append(_Candidate(seen[0].level, log.last_us, seen[0], seen[1], log.last_line))
     best = min(candidates, key=_Candidate.order, default=None)
     warnings = _warnings(log, faults, release)
     fault = _kernel_cause(faults, best)

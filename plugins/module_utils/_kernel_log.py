@@ -53,7 +53,9 @@ class Xid:
 
 
 _RESET = "Stop what uses the GPU and reset it (nvidia-smi --gpu-reset) or reboot the host"
-_OWN = "Mostly the program's fault: see its own error. If it moves with the GPU and not with the program, run dcgmi diag"
+_OWN = (
+    "Mostly the program's fault: see its own error. If it moves with the GPU and not with the program, run dcgmi diag"
+)
 
 #: By number.
 XIDS: t.Final[t.Mapping[int, Xid]] = {
@@ -67,12 +69,24 @@ XIDS: t.Final[t.Mapping[int, Xid]] = {
     32: Xid(HARDWARE, "corrupted push buffer: bad data reached the GPU", f"{_RESET}; check the PCIe link"),
     38: Xid(HARDWARE, "driver firmware error", f"{_RESET}; if it returns, update the driver"),
     43: Xid(APPLICATION, "the GPU stopped processing for one program", f"{_OWN}."),
-    45: Xid(NOTICE, "channels were cleaned up after an earlier error or the program's end", "Look for what came before."),
-    48: Xid(HARDWARE, "double bit ECC error: GPU memory returned wrong data", f"{_RESET}; if it returns, replace the GPU"),
+    45: Xid(
+        NOTICE, "channels were cleaned up after an earlier error or the program's end", "Look for what came before."
+    ),
+    48: Xid(
+        HARDWARE, "double bit ECC error: GPU memory returned wrong data", f"{_RESET}; if it returns, replace the GPU"
+    ),
     61: Xid(HARDWARE, "internal micro-controller breakpoint", f"{_RESET}; if it returns, report it to the vendor"),
     62: Xid(HARDWARE, "internal micro-controller halt", f"{_RESET}; if it returns, replace the GPU"),
-    63: Xid(NOTICE, "a bad row of GPU memory was noted to be remapped", "Reset the GPU at the next chance, so that it takes effect."),
-    64: Xid(HARDWARE, "a bad row of GPU memory could not be noted to be remapped", f"{_RESET}; if it returns, replace the GPU"),
+    63: Xid(
+        NOTICE,
+        "a bad row of GPU memory was noted to be remapped",
+        "Reset the GPU at the next chance, so that it takes effect.",
+    ),
+    64: Xid(
+        HARDWARE,
+        "a bad row of GPU memory could not be noted to be remapped",
+        f"{_RESET}; if it returns, replace the GPU",
+    ),
     69: Xid(APPLICATION, "graphics engine class error: the GPU refused a command", f"{_OWN}."),
     74: Xid(HARDWARE, "NVLink error", f"{_RESET}; check nvidia-smi nvlink --status and the links' seats"),
     79: Xid(
@@ -86,18 +100,36 @@ XIDS: t.Final[t.Mapping[int, Xid]] = {
         "contained ECC error: only this program's memory was hit",
         "Start the server again; reset the GPU at the next chance, and replace it if it returns.",
     ),
-    95: Xid(HARDWARE, "uncontained ECC error: any program on the GPU may be hit", f"{_RESET}; if it returns, replace the GPU"),
+    95: Xid(
+        HARDWARE,
+        "uncontained ECC error: any program on the GPU may be hit",
+        f"{_RESET}; if it returns, replace the GPU",
+    ),
     109: Xid(HARDWARE, "context switch timeout", f"{_RESET}; if it returns, update the driver"),
-    119: Xid(HARDWARE, "the GPU's system processor (GSP) does not answer", f"{_RESET}; if it returns, update driver and firmware"),
-    120: Xid(HARDWARE, "the GPU's system processor (GSP) failed", f"{_RESET}; if it returns, update driver and firmware"),
-    121: Xid(NOTICE, "a corrected error on the chip-to-chip link", "Reset the GPU at the next chance; report it if it returns."),
+    119: Xid(
+        HARDWARE,
+        "the GPU's system processor (GSP) does not answer",
+        f"{_RESET}; if it returns, update driver and firmware",
+    ),
+    120: Xid(
+        HARDWARE, "the GPU's system processor (GSP) failed", f"{_RESET}; if it returns, update driver and firmware"
+    ),
+    121: Xid(
+        NOTICE,
+        "a corrected error on the chip-to-chip link",
+        "Reset the GPU at the next chance; report it if it returns.",
+    ),
     140: Xid(HARDWARE, "unrecovered ECC error", f"{_RESET}; if it returns, replace the GPU"),
-    143: Xid(HARDWARE, "the GPU could not be initialised", "Power the host off and on; if it returns, replace the GPU."),
+    143: Xid(
+        HARDWARE, "the GPU could not be initialised", "Power the host off and on; if it returns, replace the GPU."
+    ),
     **{
         number: Xid(HARDWARE, "NVLink error", f"{_RESET}; check nvidia-smi nvlink --status and the fabric manager")
         for number in range(144, 151)
     },
-    154: Xid(NOTICE, "the driver asks for an action on the GPU", "Do what the line says: reset the GPU or reboot the host."),
+    154: Xid(
+        NOTICE, "the driver asks for an action on the GPU", "Do what the line says: reset the GPU or reboot the host."
+    ),
 }
 
 
@@ -156,14 +188,22 @@ _XID = re.compile(rf"NVRM: Xid \(PCI:{_ADDRESS}\): (?P<number>\d+)(?:, (?P<rest>
 _XID_PID = re.compile(r"pid=(\d+)")
 _SXID = re.compile(rf"nvidia-nvswitch\d+: SXid \(PCI:{_ADDRESS}\): (?P<number>\d+), (?P<rest>.*)")
 _FALLEN = re.compile(rf"NVRM: (?:The NVIDIA )?GPU {_ADDRESS}\b[\s\S]*fallen off the bus")
-_OOM = re.compile(r"(?P<scope>Memory cgroup out of memory|Out of memory): Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)")
+_OOM = re.compile(
+    r"(?P<scope>Memory cgroup out of memory|Out of memory): Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
+)
 _OOM_TASK = re.compile(r"oom-kill:.*task_memcg=(?P<cgroup>[^,]*),task=[^,]*,pid=(?P<pid>\d+)")
 _AER_FROM = re.compile(rf"(?:received(?: from)?:?|from) {_ADDRESS}")
 _AER_AT = re.compile(rf"^(?:\S+ )?{_ADDRESS}: (?:AER|PCIe Bus Error)")
 _SEVERITY = re.compile(r"(?i)\b(?P<severity>uncorrect(?:ed|able)|corrected|correctable)\b")
-_IOMMU = re.compile(r"AMD-Vi: Event logged \[IO_PAGE_FAULT |DMAR: \[DMA (?:Read|Write)[^]]*\].*(?:fault|Present)", re.IGNORECASE)
-_IOMMU_DEVICE = re.compile(r"(?:device=|device \[|Request device \[?)(?P<device>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2})", re.IGNORECASE)
-_SEGFAULT = re.compile(r"(?:traps: )?(?P<name>\S{1,32})\[(?P<pid>\d+)\]:? (?:segfault at |general protection fault|trap )")
+_IOMMU = re.compile(
+    r"AMD-Vi: Event logged \[IO_PAGE_FAULT |DMAR: \[DMA (?:Read|Write)[^]]*\].*(?:fault|Present)", re.IGNORECASE
+)
+_IOMMU_DEVICE = re.compile(
+    r"(?:device=|device \[|Request device \[?)(?P<device>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2})", re.IGNORECASE
+)
+_SEGFAULT = re.compile(
+    r"(?:traps: )?(?P<name>\S{1,32})\[(?P<pid>\d+)\]:? (?:segfault at |general protection fault|trap )"
+)
 _MORE_MEMORY = "Give the host or the unit (MemoryMax) more memory, or load with fewer threads."
 
 
@@ -224,7 +264,9 @@ def _aer(line: KernelLine, gpus: t.Mapping[str, str]) -> KernelFault | None:
 def _fault(line: KernelLine, gpus: t.Mapping[str, str]) -> KernelFault | None:
     text = line.text
 
-    def fault(id_: str, kind: str, cause: str, summary: str, remedy: str, device: str = "", pid: int = 0) -> KernelFault:
+    def fault(
+        id_: str, kind: str, cause: str, summary: str, remedy: str, device: str = "", pid: int = 0
+    ) -> KernelFault:
         return KernelFault(id_, kind, cause, summary, remedy, device, pid, line.at_us, text)
 
     match = _XID.search(text)
@@ -250,7 +292,9 @@ def _fault(line: KernelLine, gpus: t.Mapping[str, str]) -> KernelFault | None:
     if _IOMMU.search(text):
         found = _IOMMU_DEVICE.search(text)
         device = _address(found.group("device")) if found else ""
-        summary = f"the IOMMU refused an access of {_where(device, gpus) if device in gpus else 'device ' + (device or '?')}"
+        summary = (
+            f"the IOMMU refused an access of {_where(device, gpus) if device in gpus else 'device ' + (device or '?')}"
+        )
         remedy = "Peer-to-peer traffic between GPUs is blocked: set the IOMMU to passthrough (iommu=pt) or off, or NCCL_P2P_DISABLE=1."
         return fault("IOMMU", HARDWARE if device in gpus else NOTICE, "iommu_fault", summary, remedy, device)
     match = _SEGFAULT.search(text)
@@ -286,11 +330,8 @@ def kernel_faults(
         # A contained ECC error (94) hits one process too.
         single = found.kind == APPLICATION or found.id in ("OOM", "XID94")
         mine = found.pid in killed or found.pid in pids or (not found.pid and found.id != "OOM")
-        if found.id == "OOM" and not pids and not cgroup:
-            mine = True
-        elif found.id.startswith("XID") and not pids:
-            mine = True
-        if single and not mine:
+        unknown = not pids and (found.id.startswith("XID") or (found.id == "OOM" and not cgroup))
+        if single and not mine and not unknown:
             found = KernelFault(**{**found.__dict__, "kind": NOTICE, "summary": f"{found.summary} (not of this unit)"})
         faults.append(found)
     return faults

@@ -252,7 +252,10 @@ _LOG_ROWS = (
     _row(
         "F22",
         "kernels_missing",
-        ("no kernel image is available for execution on the device", "is not compatible with the current PyTorch installation"),
+        (
+            "no kernel image is available for execution on the device",
+            "is not compatible with the current PyTorch installation",
+        ),
         "the installed wheels hold no kernels for this GPU",
         "Install builds for CUDA 12.8 or newer (cu130), which hold kernels for SM120 and SM103.",
         "torch; #38515, #12178",
@@ -651,6 +654,7 @@ _LOG_ROWS = (
         "--disable-custom-all-reduce says so by itself.",
         "custom_all_reduce_utils.py:492",
         level=WARNING,
+        severity="info",
     ),
     _row(
         "W2",
@@ -677,28 +681,56 @@ _LOG_ROWS = (
 
 # Exit statuses of systemd itself, "PROCESS EXIT CODES" in systemd.exec(5): the program never ran.
 _EXEC = {
-    200: ("CHDIR", "its WorkingDirectory cannot be entered", "Create WorkingDirectory, or give the unit's user access."),
+    200: (
+        "CHDIR",
+        "its WorkingDirectory cannot be entered",
+        "Create WorkingDirectory, or give the unit's user access.",
+    ),
     202: ("FDS", "its file descriptors could not be set up", "Look at systemd's line before."),
-    203: ("EXEC", "its program could not be executed", "Check that ExecStart's program exists, may be executed, and fits the CPU."),
-    205: ("LIMITS", "a resource limit could not be set", "Check the Limit settings (LimitMEMLOCK, LimitNOFILE) of the unit."),
+    203: (
+        "EXEC",
+        "its program could not be executed",
+        "Check that ExecStart's program exists, may be executed, and fits the CPU.",
+    ),
+    205: (
+        "LIMITS",
+        "a resource limit could not be set",
+        "Check the Limit settings (LimitMEMLOCK, LimitNOFILE) of the unit.",
+    ),
     208: ("STDIN", "its standard input could not be opened", "Check StandardInput."),
     209: ("STDOUT", "its standard output could not be opened", "Check StandardOutput: the file's folder must exist."),
     214: ("SETSCHEDULER", "its scheduling could not be set", "Check CPUSchedulingPolicy and the like."),
     215: ("CPUAFFINITY", "its CPU affinity could not be set", "Check CPUAffinity against the CPUs of the host."),
-    216: ("GROUP", "its group does not exist", "Create the group of the unit, or correct Group and SupplementaryGroups."),
+    216: (
+        "GROUP",
+        "its group does not exist",
+        "Create the group of the unit, or correct Group and SupplementaryGroups.",
+    ),
     217: ("USER", "its user does not exist", "Create the user of the unit, or correct User."),
     218: ("CAPABILITIES", "its capabilities could not be set", "Check CapabilityBoundingSet and AmbientCapabilities."),
     219: ("CGROUP", "its control group could not be set up", "Check Slice and the cgroup controllers of the host."),
     222: ("STDERR", "its standard error could not be opened", "Check StandardError: the file's folder must exist."),
-    226: ("NAMESPACE", "its mount namespace could not be set up", "Create the folders in ReadWritePaths, BindPaths and the like."),
+    226: (
+        "NAMESPACE",
+        "its mount namespace could not be set up",
+        "Create the folders in ReadWritePaths, BindPaths and the like.",
+    ),
     228: ("SECCOMP", "its system call filter could not be set", "Check SystemCallFilter."),
     232: ("ADDRESS_FAMILIES", "its address families could not be restricted", "Check RestrictAddressFamilies."),
     233: ("RUNTIME_DIRECTORY", "its RuntimeDirectory could not be made", "Check RuntimeDirectory and /run."),
     235: ("CHOWN", "an owner could not be set", "Look at systemd's line before."),
     238: ("STATE_DIRECTORY", "its StateDirectory could not be made", "Check StateDirectory and /var/lib."),
     239: ("CACHE_DIRECTORY", "its CacheDirectory could not be made", "Check CacheDirectory and /var/cache."),
-    242: ("NUMA_POLICY", "its NUMA policy could not be set", "Check NUMAPolicy and NUMAMask against the nodes of the host."),
-    243: ("CREDENTIALS", "its credentials could not be set up", "Check that LoadCredential's files exist and root can read them."),
+    242: (
+        "NUMA_POLICY",
+        "its NUMA policy could not be set",
+        "Check NUMAPolicy and NUMAMask against the nodes of the host.",
+    ),
+    243: (
+        "CREDENTIALS",
+        "its credentials could not be set up",
+        "Check that LoadCredential's files exist and root can read them.",
+    ),
 }
 
 _SIGNALS = {
@@ -707,14 +739,28 @@ _SIGNALS = {
     6: ("ABRT", "an abort in native code (NCCL, CUDA)", "See the lines before; NCCL_DEBUG=INFO tells more."),
     7: ("BUS", "mostly a full /dev/shm", "Enlarge /dev/shm, or free it."),
     8: ("FPE", "a division by zero in native code", "Report it with the core dump."),
-    9: ("KILL", "SGLang ends itself so when a child failed; else an OOM killer or a person", "See the lines before, and the kernel's log."),
+    9: (
+        "KILL",
+        "SGLang ends itself so when a child failed; else an OOM killer or a person",
+        "See the lines before, and the kernel's log.",
+    ),
     11: ("SEGV", "a fault in native code", "See the core dump (coredumpctl) for the library."),
     15: ("TERM", "somebody ended it while it loaded", "Find out who sent it; start again."),
 }
 
 
 def _exit_row(id_: str, cause: str, text: str, summary: str, remedy: str, level: int) -> Signature:
-    return _row(id_, cause, (text,), summary, remedy, "systemd.exec(5), systemd.service(5)", pattern=rf"^{text}$", level=level, where="exit")
+    return _row(
+        id_,
+        cause,
+        (text,),
+        summary,
+        remedy,
+        "systemd.exec(5), systemd.service(5)",
+        pattern=rf"^{text}$",
+        level=level,
+        where="exit",
+    )
 
 
 _SYSTEMD_ROWS = (

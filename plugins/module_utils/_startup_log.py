@@ -320,6 +320,7 @@ class StartupLog:
         self.exceptions_by_rank: dict[str, ExceptionInfo] = {}
         self.clues: list[Clue] = []
         self.pids: set[int] = set()
+        self.last_line = ""
         self.log_incomplete = False
         self.last_progress_us = started_us or 0
         self.last_us = started_us or 0
@@ -386,11 +387,6 @@ class StartupLog:
         """The last `count` lines (at most 400 are kept), without those that come from being polled."""
         return list(self._tail)[-count:] if count > 0 else []
 
-    @staticmethod
-    def text_of(line: str) -> str:
-        """A line without what SGLang and uvicorn write before it."""
-        return _split(line)[2]
-
     # --- feeding
 
     def feed_all(self, entries: Iterable[Entry]) -> None:
@@ -439,13 +435,16 @@ class StartupLog:
             self._close_trace(pid)
         if line.strip():
             self._tail.append(line[:_TAIL_WIDTH])
+            self.last_line = text[:_CLUE_WIDTH]
         remaining = self.draining.remaining if self.draining else None
-        traced = self._feed_trace(line, text, rank, pid, at_us)
-        if not traced:
+        if not self._feed_trace(line, text, rank, pid, at_us):
             self._note_clue(text, "log", rank, pid, at_us)
-        if traced:
-            pass
-        elif writer == "sglang":
+            self._feed_marker(writer, line, text, rank, pid, at_us)
+        if line.strip() and not (remaining is not None and self.draining and self.draining.remaining == remaining):
+            self.last_progress_us = max(self.last_progress_us, at_us)
+
+    def _feed_marker(self, writer: str, line: str, text: str, rank: str, pid: int, at_us: int) -> None:
+        if writer == "sglang":
             self._feed_text(text, rank, pid, at_us)
         elif writer == "uvicorn":
             self._feed_uvicorn(text, at_us)
@@ -453,8 +452,6 @@ class StartupLog:
             error = _ARGUMENT_ERROR.match(line)
             if error:
                 self.argument_error = error.group(1)[:_TAIL_WIDTH]
-        if line.strip() and not (remaining is not None and self.draining and self.draining.remaining == remaining):
-            self.last_progress_us = max(self.last_progress_us, at_us)
 
     def _feed_trace(self, line: str, text: str, rank: str, pid: int, at_us: int) -> bool:
         trace = self._open.get(pid)
@@ -492,13 +489,13 @@ class StartupLog:
     def _note_clue(self, text: str, place: str, rank: str, pid: int, at_us: int) -> None:
         if len(self.clues) >= _CLUES:
             return
-        text = text[:_TAIL_WIDTH]
+        text = text[:_CLUE_WIDTH]
         seen = look_up(text, place)
         if seen is None:
             return
         id_ = seen[0].id
         if sum(clue.id == id_ for clue in self.clues) < _CLUES_OF_A_ROW:
-            self.clues.append(Clue(id_, text[:_CLUE_WIDTH], place, rank, pid, at_us))
+            self.clues.append(Clue(id_, text, place, rank, pid, at_us))
 
     def _close_trace(self, pid: int) -> None:
         self._open.pop(pid, None)
@@ -625,6 +622,7 @@ class StartupLog:
             "last_exception": _dump_exception(self.last_exception),
             "clues": [asdict(clue) for clue in self.clues],
             "pids": sorted(self.pids),
+            "last_line": self.last_line,
             "log_incomplete": self.log_incomplete,
             "last_progress_us": self.last_progress_us,
             "last_us": self.last_us,
@@ -661,6 +659,7 @@ class StartupLog:
             "weights_committed",
             "argument_error",
             "log_incomplete",
+            "last_line",
             "last_progress_us",
             "last_us",
             "lines",

@@ -14,6 +14,7 @@ import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._http import HttpError, Response
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import EngineProcess
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
@@ -97,6 +98,9 @@ class ScriptedHost(Host):
         self.shows = 0
         self.error = ""
         self.lost: list[Entry] = []
+        self.kernel: list[str] = []
+        self.kernel_error = ""
+        self.installed = "0.5.23"
         self._entries: list[Entry] = []
         self._rest: list[Entry] = []
         self._events: list[tuple[float, t.Callable[[], None]]] = []
@@ -212,6 +216,15 @@ class ScriptedHost(Host):
     def orphans(self) -> list[Entry]:
         entries, self.lost = self.lost, []
         return entries
+
+    def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
+        return tuple(KernelLine(int(self.now * 1e6), text) for text in self.kernel), self.kernel_error
+
+    def gpus(self) -> t.Mapping[str, str]:
+        return {"0000:41:00": "/dev/nvidia3"}
+
+    def release(self) -> str:
+        return self.installed
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         self.requests.append(path)
@@ -487,8 +500,9 @@ def test_a_crash_is_noticed_at_once_and_explained() -> None:
     result = wait(host)
     assert result["state"] == "crashed"
     assert 41.3 <= result["elapsed"] <= 41.4
-    assert result["diagnosis"]["cause"] == "exception"
+    assert (result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("F5", "gpu_out_of_memory")
     assert "CUDA out of memory" in result["diagnosis"]["summary"]
+    assert "--cuda-graph-max-bs-decode" in result["diagnosis"]["remedy"]
     assert result["diagnosis"]["exit"] == "killed by signal 9"
     assert "CUDA out of memory" in result["msg"]
 
