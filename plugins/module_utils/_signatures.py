@@ -577,7 +577,7 @@ _LOG_ROWS = (
     _row(
         "F35",
         "warmup_failed",
-        ("Initialization failed. warmup error:",),
+        ("Initialization failed. warmup error",),
         "the first request, which SGLang sends to itself, failed or timed out",
         "If it names /model_info, another server has the port or a proxy is between; else read the scheduler's lines.",
         "entrypoints/http_server.py:2386,2535",

@@ -431,6 +431,8 @@ class StartupLog:
         writer, rank, text = _split(line)
         if writer:
             if _is_polling(text):
+                if text.startswith("Health check failed"):
+                    self._note_clue(text, "log", rank, pid, at_us)
                 return
             self._close_trace(pid)
         if line.strip():
