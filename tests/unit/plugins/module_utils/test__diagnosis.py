@@ -46,9 +46,6 @@ def ended(code: int, status: int, result: str = "exit-code") -> UnitState:
     )
 
 
-Line = tuple  # (seconds, pid, text)
-
-
 def log_of(*lines: Any, own: bool = True) -> StartupLog:
     """A log of (seconds, pid, text) or of texts a millisecond apart, written by pid 40."""
     log = StartupLog()
@@ -346,17 +343,17 @@ SAMPLES: dict[str, list[Any]] = {
 }
 #: Warnings and states that have tests of their own below.
 ELSEWHERE = {"F30", "F37", "W1", "W2", "SD-condition"}
-CASES = [
-    pytest.param(id_, sample, id=f"{id_}-{n}") for id_, samples in SAMPLES.items() for n, sample in enumerate(samples)
-]
-LOGGED = [case for case in CASES if isinstance(case.values[1], list)]
+_NAMED = [(id_, sample, f"{id_}-{n}") for id_, samples in SAMPLES.items() for n, sample in enumerate(samples)]
+_LOGGED = [item for item in _NAMED if isinstance(item[1], list)]
+CASES = [pytest.param(id_, sample, id=name) for id_, sample, name in _NAMED]
+LOGGED = [pytest.param(id_, sample, id=name) for id_, sample, name in _LOGGED]
 #: Those that one rank prints, and that explain more than that another rank failed: the parent's own tracebacks come when
 #: there are no ranks yet, or no more.
 FIRST = [
-    case
-    for case in LOGGED
-    if case.values[0] not in ("E1", "E2", "E3", "X9", "F36", "F7", "F9", "F35")
-    and ("hit an exception" in case.values[1][0] or "Traceback" not in case.values[1][0])
+    pytest.param(id_, sample, id=name)
+    for id_, sample, name in _LOGGED
+    if id_ not in ("E1", "E2", "E3", "X9", "F36", "F7", "F9", "F35")
+    and ("hit an exception" in sample[0] or "Traceback" not in sample[0])
 ]
 # What the other ranks print when one has failed.
 ECHOES = (

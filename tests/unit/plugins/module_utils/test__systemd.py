@@ -132,8 +132,7 @@ def test_show_asks_for_one_unit_and_says_why_it_failed() -> None:
     ("stdout", "program"),
     [
         (
-            "ExecStart={ path=/opt/e/bin/python ; argv[]=/opt/e/bin/python -m sglang.launch_server ; ignore_errors=no ; "
-            "start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\n",
+            "ExecStart={ path=/opt/e/bin/python ; argv[]=/opt/e/bin/python -m x ; ignore_errors=no ; pid=0 ; status=0/0 }\n",
             "/opt/e/bin/python",
         ),
         ("", ""),
