@@ -43,7 +43,7 @@ class Response:
         """The decoded body; raises HttpError with the first bytes of what came instead."""
         try:
             return json.loads(self.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             head = self.body[:120].decode("utf-8", "replace")
             raise HttpError(f"the answer is not JSON ({error}); it begins with {head!r}") from error
 

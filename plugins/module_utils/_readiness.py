@@ -68,9 +68,11 @@ def judge_unit(
         return UnitJudgement(
             NOT_FOUND, True, detail + (f": {unit.load_error}" if unit.load_error else ""), unit.load_state
         )
-    restarts = unit.n_restarts - min(restarts_before, unit.n_restarts)
+    old = bool(replaces) and unit.invocation_id == replaces
+    # The counter of the start that is to be replaced is history: an explicit restart sets it back.
+    restarts = 0 if old else unit.n_restarts - min(restarts_before, unit.n_restarts)
     ended = unit.exit_text()
-    if unit.sub_state in ("auto-restart", "auto-restart-queued"):
+    if unit.sub_state in ("auto-restart", "auto-restart-queued") and not (old and unit.job):
         # The counter rises when the next start begins, so this crash is not in it yet.
         crashes = restarts + 1
         if crashes <= max_restarts:
@@ -104,7 +106,7 @@ def judge_unit(
         if unit.main_exited and not stop_requested and unit.invocation_id and unit.invocation_id != replaces:
             return UnitJudgement(CRASHED, True, f"the main process {ended} by itself", "exited")
         return UnitJudgement(STOPPED, True, "the unit is not running", "stopped")
-    if replaces and unit.invocation_id == replaces:
+    if old:
         return UnitJudgement(
             LOADING, False, "still the invocation that is to be replaced" + ("; a job is queued" if unit.job else "")
         )
@@ -269,7 +271,8 @@ def _running_value(name: str, info: t.Mapping[str, t.Any]) -> tuple[bool, t.Any]
     graph = info.get("cuda_graph_config")
     if isinstance(graph, dict):
         for phase in ("decode", "prefill"):
-            backend = (graph.get(phase) or {}).get("backend")
+            settings = graph.get(phase)
+            backend = settings.get("backend") if isinstance(settings, dict) else None
             if backend is None:
                 continue
             if name == f"cuda_graph_backend_{phase}":
@@ -279,8 +282,9 @@ def _running_value(name: str, info: t.Mapping[str, t.Any]) -> tuple[bool, t.Any]
             if name == "disable_cuda_graph" and phase == "decode":
                 return True, backend == "disabled"
     if name == "max_running_requests":
-        for state in info.get("internal_states") or ():
-            value = state.get("effective_max_running_requests_per_dp")
+        states = info.get("internal_states")
+        for state in states if isinstance(states, list) else ():
+            value = state.get("effective_max_running_requests_per_dp") if isinstance(state, dict) else None
             if value is not None:
                 return True, value
     return name in info, info.get(name)
@@ -397,7 +401,7 @@ def gate_generation(answer: t.Any, *, tokens: int, speculation: bool) -> Gate:
     return Gate("serving", True, f"{text} in {steps} verify steps")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, order=True)
 class EngineProcess:
     """A process of the server that must not die: main, scheduler, detokenizer or data parallel controller."""
 

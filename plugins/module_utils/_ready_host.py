@@ -23,8 +23,10 @@ from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import
 )
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     ExitWatch,
+    Process,
     boot_id,
     cgroup_pids,
+    environ_of,
     read_process,
     role_of,
 )
@@ -32,10 +34,12 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     Listener,
+    Owner,
     covers,
     describe_owner,
     find_owners,
     listeners,
+    listens_on_all,
     owned_by_cgroup,
     socket_inodes,
 )
@@ -54,6 +58,9 @@ _GATHER_S = 0.005
 _HISTORY_S = 30.0
 # The last words of a crash with eight ranks and their tracebacks.
 _LAST_ENTRIES = 5000
+# A journalctl that ends while it should follow is replaced, but not for ever.
+_LOST_FOLLOWERS = 5
+_FOLLOW_AGAIN_S = 1.0
 _RUN = command_runner(timeout=30.0)
 
 
@@ -68,8 +75,10 @@ def resolve(host: str, port: int) -> str:
 class SystemHost(Host):
     """The real one. Use it as a context manager: it holds a pidfd and, while following, a journalctl."""
 
-    def __init__(self, unit: str, endpoint: Endpoint) -> None:
+    def __init__(self, unit: str, endpoint: Endpoint, listen_host: str = "") -> None:
+        """``listen_host`` is what the server was told to listen on, where that is more than the endpoint's address."""
         self._unit_name = unit
+        self._listen_host = listen_host or endpoint.host
         self._endpoint = dataclasses.replace(endpoint, address=resolve(endpoint.host, endpoint.port))
         self._exit: ExitWatch | None = None
         self._follower: journal.Follower | None = None
@@ -78,7 +87,10 @@ class SystemHost(Host):
         self._cursor: str | None = None
         self._started_us = 0
         self._journal_error = ""
-        self._described: tuple[frozenset[Listener], tuple[str, ...]] = (frozenset(), ())
+        self._lost_followers = 0
+        self._follow_again_at = 0.0
+        self._owners: tuple[frozenset[Listener], tuple[Owner, ...], tuple[str, ...]] = (frozenset(), (), ())
+        self._invocations: dict[tuple[int, int], str] = {}
 
     def __enter__(self) -> SystemHost:
         return self
@@ -120,6 +132,8 @@ class SystemHost(Host):
             self._invocation_id = unit.invocation_id
             self._namespace = unit.log_namespace
             self._cursor = None
+            self._lost_followers = 0
+            self._follow_again_at = 0.0
 
     def main_alive(self) -> bool | None:
         return None if self._exit is None else not self._exit.exited()
@@ -145,36 +159,68 @@ class SystemHost(Host):
             found, fallback = listeners(self._endpoint.port)
         except OSError as error:
             return PortView(listening=True, owned=None, source=f"neither sock_diag nor /proc/net can be read: {error}")
-        relevant = [listener for listener in found if covers(listener, address)]
+        everywhere = listens_on_all(self._listen_host)
+        relevant = [
+            listener
+            for listener in found
+            if covers(listener, address) or (everywhere and covers(listener, self._listen_host))
+        ]
         if not relevant:
             return PortView()
+        owners, described = self._owners_of(relevant)
         owned = owned_by_cgroup(relevant, unit.control_group) if unit.control_group else None
         if owned:
-            owned = self._held_by_this_start(unit, relevant)
+            owned = self._held_by_this_start(unit, relevant, owners)
+        return PortView(listening=True, owned=owned, owners=described, source=fallback or "sock_diag")
+
+    def _owners_of(self, relevant: t.Sequence[Listener]) -> tuple[tuple[Owner, ...], tuple[str, ...]]:
+        """Who holds the listeners, and that in words. Searching all of /proc is slow: only when it may have changed."""
         key = frozenset(relevant)
-        if self._described[0] != key:
-            # Searching all of /proc for an inode is slow, so only when the listeners changed.
-            self._described = (key, tuple(describe_owner(owner) for owner in find_owners(relevant)))
-        return PortView(listening=True, owned=owned, owners=self._described[1], source=fallback or "sock_diag")
+        known, owners, _described = self._owners
+        if known != key or any(read_process(pid) is None for owner in owners for pid in owner.pids):
+            owners = tuple(find_owners(relevant))
+            self._owners = (key, owners, tuple(describe_owner(owner) for owner in owners))
+        return self._owners[1:]
 
-    def _held_by_this_start(self, unit: UnitState, relevant: t.Sequence[Listener]) -> bool | None:
-        """Whether none of the listeners is held by what an earlier start left behind in the unit's own control group.
+    def _held_by_this_start(
+        self, unit: UnitState, relevant: t.Sequence[Listener], owners: t.Sequence[Owner]
+    ) -> bool | None:
+        """Whether the listeners are held by processes of this start alone.
 
-        With KillMode=process, or when a process survived the stop, the control group outlives the invocation. Such
-        processes are older than the main process, which anybody can see.
+        A socket belongs to the control group that it was made in, wherever its holders went. And with KillMode=process,
+        or when a process survived the stop, the control group outlives the invocation: what an earlier start left there
+        is older than the main process or, forked since, bears another invocation in its environment.
         """
         main = read_process(unit.main_pid) if unit.main_pid else None
         if main is None:
             return None
-        members = [read_process(pid) for pid in cgroup_pids(unit.control_group)]
-        older = [process.pid for process in members if process is not None and process.start_ticks < main.start_ticks]
-        if not older:
+        members = {pid: read_process(pid) for pid in cgroup_pids(unit.control_group)}
+        holders = {pid for owner in owners for pid in owner.pids}
+        if any(read_process(pid) is not None for pid in holders - set(members)):
+            return False
+        strangers = [
+            pid
+            for pid, process in members.items()
+            if process is not None
+            and (process.start_ticks < main.start_ticks or self._invocation_of(process) not in ("", unit.invocation_id))
+        ]
+        if not strangers:
             return True
         inodes = {listener.inode for listener in relevant}
-        held = [socket_inodes(pid) for pid in older]
+        held = [socket_inodes(pid) for pid in strangers]
         if any(sockets & inodes for sockets in held if sockets is not None):
             return False
         return None if None in held else True
+
+    def _invocation_of(self, process: Process) -> str:
+        """The invocation that a process was started in, '' where that cannot be seen."""
+        key = (process.pid, process.start_ticks)
+        if key not in self._invocations:
+            try:
+                self._invocations[key] = environ_of(process.pid, ("INVOCATION_ID",)).get("INVOCATION_ID", "")
+            except OSError:
+                return ""
+        return self._invocations[key]
 
     def cursor(self) -> str | None:
         return self._cursor
@@ -219,11 +265,22 @@ class SystemHost(Host):
 
     def follow(self) -> list[journal.Entry]:
         if self._follower is None:
+            if time.monotonic() < self._follow_again_at:
+                return []
             self._follower = journal.Follower(
                 invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace
             )
         entries = self._follower.read()
         self._cursor = self._follower.cursor
+        if entries:
+            self._lost_followers = 0
+        if self._follower.ended:
+            # Somebody killed it, or journald took its files away; another one goes on where it was.
+            self._lost_followers += 1
+            if self._lost_followers >= _LOST_FOLLOWERS:
+                self._journal_error = self._follower.error or "journalctl ends again and again"
+            self._end_following()
+            self._follow_again_at = time.monotonic() + _FOLLOW_AGAIN_S
         return entries
 
     def last_entries(self) -> list[journal.Entry]:

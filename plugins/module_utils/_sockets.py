@@ -42,6 +42,7 @@ __all__ = [
     "listeners",
     "listeners_proc_net",
     "listeners_sock_diag",
+    "listens_on_all",
     "owned_by_cgroup",
     "parse_diag",
     "parse_proc_net",
@@ -466,6 +467,17 @@ def _bare(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
+def listens_on_all(host: str) -> bool:
+    """Whether a server's `--host` means all addresses of a family."""
+    bare = _bare(host)
+    if bare in ("", "*"):
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_unspecified
+    except ValueError:
+        return False
+
+
 def probe_host(host: str) -> str:
     """The address to connect to for a server's `--host`: all addresses become the loopback of that family."""
     bare = _bare(host)
@@ -487,12 +499,18 @@ def url_host(host: str) -> str:
 
 
 def covers(listener: Listener, host: str) -> bool:
-    """Whether a connection to `host` could reach this listener.
+    """Whether a connection to a server that listens on `host` could reach this listener.
 
-    `host` is an address (a server's `--host` is fine too: `''`, `0.0.0.0` and `::` are taken as `probe_host`
-    does) or `localhost`; other names are resolved by the caller. Where IPV6_V6ONLY is unknown the listener is
-    taken as dual stack. Raises ValueError for a name.
+    `host` is an address or `localhost`; other names are resolved by the caller. All addresses (`''`, `0.0.0.0`, `::`)
+    are reached by every listener of that family: one on a specific address would answer for that address. Where
+    IPV6_V6ONLY is unknown the listener is taken as dual stack. Raises ValueError for a name.
     """
+    if listens_on_all(host):
+        asked_version = 6 if ":" in host else 4
+        address = ipaddress.ip_address(listener.address)
+        if address.version == 6 and address.is_unspecified:
+            return asked_version == 6 or listener.v6only is not True
+        return _unmapped(address).version == asked_version
     bare = probe_host(host)
     if bare == "localhost":
         return covers(listener, "127.0.0.1") or covers(listener, "::1")

@@ -719,7 +719,7 @@ def _size(settings: Mapping[str, Any], *names: str) -> int:
     value = _setting(settings, *names)
     try:
         size = int(value) if value is not None else 1
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise ValueError(
             f"{names[0]} is {value!r}, which is not a whole number: the expected markers cannot be worked out"
         ) from None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import re
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
@@ -46,6 +47,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import (
+    PHASES,
     SERVING,
     StartupLog,
     expected_markers,
@@ -158,6 +160,17 @@ def _check_key(key: str, params: t.Mapping[str, t.Any]) -> None:
         raise OptionError("api_key equals a state, gate, unit, model, path or port of the result; choose another key")
 
 
+def _invocation_id(text: str) -> str:
+    """``replaces`` as systemd writes it. In any other spelling no start would equal it, and the old one would pass for new."""
+    found = text.strip().lower().replace("-", "")
+    if found and not re.fullmatch(r"[0-9a-f]{32}", found):
+        raise OptionError(
+            f"replaces {text!r} is no InvocationID: 32 hexadecimal digits, as"
+            " `systemctl show --value --property=InvocationID UNIT` prints them, or empty"
+        )
+    return found
+
+
 def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
     """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
     check_unit_name(params["unit"])
@@ -207,7 +220,7 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         model=params["model"],
         model_path=params["model_path"],
         settings=params["settings"] or {},
-        replaces=params["replaces"],
+        replaces=_invocation_id(params["replaces"]),
         markers=params["markers"],
         expected_markers=params["expected_markers"],
         generation_tokens=0 if check_mode else params["generation_tokens"],
@@ -363,7 +376,10 @@ class Waiter:
         self._ready_path = "/ready"
         self._generation_failures = 0
         self._held_since: float | None = None
+        self._held_engine: frozenset[EngineProcess] = frozenset()
         self._gates: dict[str, Gate] = {}
+        #: What the last HTTP checks saw, until the next ones.
+        self._last_http: dict[str, Gate] = {}
         self._port = PortView()
         self._server: dict[str, t.Any] = {}
         self._phase = ""
@@ -426,6 +442,8 @@ class Waiter:
             self._refresh_unit(now)
         if self._following:
             self._feed(self._host.follow())
+            self._journal_error = self._host.journal_error()
+            self._following = not self._journal_error
         self._set_phase(now)
 
     def _refresh_unit(self, now: float) -> None:
@@ -452,7 +470,8 @@ class Waiter:
         self._watched = identity
         self._host.watch(self._unit)
         self._exit_seen_at = None
-        self._held_since = None
+        self._let_go()
+        self._resume_hold(identity)
         if not new_invocation:
             return
         self._new_log()
@@ -460,6 +479,7 @@ class Waiter:
         self._ready_path = "/ready"
         self._generation_failures = 0
         self._server = {}
+        self._last_http = {}
         self._next_http = 0.0
         if not self._unit.logs_to_journal:
             self._following = False
@@ -487,6 +507,19 @@ class Waiter:
         self._began_in_journal = kept["began"]
         self._stop_requested = kept["stop_requested"]
 
+    def _let_go(self) -> None:
+        """What has held so far holds no more: ``stable_for`` begins anew."""
+        self._held_since = None
+        self._held_engine = frozenset()
+
+    def _resume_hold(self, identity: tuple[str, int]) -> None:
+        """What held at the end of the last slice still holds, if it is the same start with the same processes."""
+        kept = self._options.resume.get("held") or {}
+        same = kept.get("boot_id") == self._host.boot_id() and (kept["invocation_id"], kept["main_pid"]) == identity
+        if same and kept["since"] is not None:
+            self._held_since = kept["since"]
+            self._held_engine = frozenset(EngineProcess(**process) for process in kept["engine"])
+
     def _feed(self, entries: t.Iterable[Entry]) -> None:
         for entry in entries:
             if not entry.own:
@@ -496,9 +529,9 @@ class Waiter:
                     self._stop_requested = True
                 elif entry.message_id == STARTING_MESSAGE_ID:
                     self._began_in_journal = True
-            fired_up = self._log.fired_up
+            fired_up, markers = self._log.fired_up, self._log.markers
             self._log.feed(entry)
-            if self._log.fired_up and not fired_up:
+            if (self._log.fired_up and not fired_up) or self._log.markers > markers:
                 self._next_http = 0.0
 
     def _set_phase(self, now: float) -> None:
@@ -572,6 +605,9 @@ class Waiter:
             finding = self._check_server()
             if finding is not None:
                 return finding
+        else:
+            self._let_go()
+            self._last_http = {}
         waiting = next((gate for gate in self._gate_list() if gate.passed is not True), None)
         return self._finding(
             LOADING, False, waiting.cause if waiting else "", waiting.detail if waiting else judged.detail
@@ -600,10 +636,15 @@ class Waiter:
     def _expected_markers(self) -> int:
         if self._options.expected_markers is not None:
             return self._options.expected_markers
-        try:
-            return expected_markers(self._arguments())
-        except ValueError as error:
-            raise OptionError(str(error)) from error
+        asked = self._options.settings
+        refused = ""
+        # What a server says of itself, or was started with, may make no sense; what was asked must.
+        for arguments in (self._arguments(), {**self._host.main_arguments(), **asked}, asked):
+            try:
+                return expected_markers(arguments)
+            except ValueError as error:
+                refused = str(error)
+        raise OptionError(refused)
 
     def _conflict_text(self) -> str:
         held = "; ".join(self._port.owners) or "the process that held it has gone since"
@@ -644,8 +685,20 @@ class Waiter:
     def _check_server(self) -> _Finding | None:
         """Gates 4 to 6. None: nothing final; the gates say what is missing."""
         if self._host.monotonic() < self._next_http:
+            self._gates.update(self._last_http)
             return None
-        before, engine_before = self._unit, self._host.engine(self._unit)
+        finding = self._ask_server()
+        names = ("identity", "serving", "stability")
+        self._last_http = {
+            # What passed then need not pass now.
+            name: dataclasses.replace(self._gates[name], passed=self._gates[name].passed and None)
+            for name in names
+            if name in self._gates
+        }
+        return finding
+
+    def _ask_server(self) -> _Finding | None:
+        before, engine_before = self._unit, self._held_engine or self._host.engine(self._unit)
         try:
             if not self._early_identity:
                 finding = self._identity()
@@ -662,6 +715,7 @@ class Waiter:
             self._gates.setdefault("identity", Gate("identity", None, str(error)))
             self._gates["serving"] = Gate("serving", None, str(error))
             self._dirty = True
+            self._let_go()
             self._retry_http()
             return None
         if self._gates["serving"].passed is not True:
@@ -672,8 +726,14 @@ class Waiter:
         quiet = self._log.uvicorn_running and not self._log.fired_up
         self._next_http = self._host.monotonic() + (_HTTP_RETRY_QUIET_S if quiet else _HTTP_RETRY_S)
 
+    def _time_left(self, most: float) -> float:
+        """Seconds that a request may take: no more than the wait itself."""
+        if not self._options.wait:
+            return most
+        return max(min(most, self._started + self._options.timeout - self._host.monotonic()), 1.0)
+
     def _get(self, path: str) -> Response:
-        return self._host.request("GET", path, timeout=_HTTP_TIMEOUT_S)
+        return self._host.request("GET", path, timeout=self._time_left(_HTTP_TIMEOUT_S))
 
     def _get_json(self, *paths: str) -> t.Any:
         """The first of several names of one endpoint that this release has."""
@@ -702,7 +762,9 @@ class Waiter:
         models = [str(item.get("id")) for item in _dicts(response.json(), "data")]
         model_info = _mapping(self._get_json("/model_info", "/get_model_info"))
         info = _mapping(self._get_json("/server_info", "/get_server_info"))
-        self._secrets.update(str(info[name]) for name in ("api_key", "admin_api_key") if info.get(name))
+        self._secrets.update(
+            key for key in (str(info.get(name) or "") for name in ("api_key", "admin_api_key")) if _can_be_masked(key)
+        )
         differences, unreported = compare_settings(self._options.settings, info)
         self._remember_server(info, models, differences)
         gate = gate_identity(
@@ -760,7 +822,7 @@ class Waiter:
             return True
         text = f"{self._ready_path} answers {response.status}: warming up, draining or unhealthy"
         self._gates["serving"] = Gate("serving", None, text)
-        self._held_since = None
+        self._let_go()
         self._retry_http()
         return False
 
@@ -769,14 +831,14 @@ class Waiter:
         block_size = self._asked("speculative_dflash_block_size") or self._asked("speculative_num_draft_tokens") or 0
         tokens = self._options.generation_tokens
         if tokens is None:
-            tokens = default_generation_tokens(int(block_size) if algorithm else 0)
+            tokens = default_generation_tokens(_whole(block_size) if algorithm else 0)
         if tokens == 0:
             self._gates["serving"] = Gate("serving", True, f"{self._ready_path} is 200; no generation was asked for")
             return None
         payload = generation_request(tokens, skip_tokenizer_init=self._server["skip_tokenizer_init"])
-        left = self._started + self._options.timeout - self._host.monotonic()
-        timeout = max(min(_GENERATE_TIMEOUT_S, left if self._options.wait else _GENERATE_TIMEOUT_S), 1.0)
-        response = self._host.request("POST", "/generate", timeout=timeout, payload=payload)
+        response = self._host.request(
+            "POST", "/generate", timeout=self._time_left(_GENERATE_TIMEOUT_S), payload=payload
+        )
         if response.status == 200:
             gate = gate_generation(response.json(), tokens=tokens, speculation=bool(algorithm))
         else:
@@ -787,7 +849,7 @@ class Waiter:
             self._generation_failures = 0
             return None
         self._generation_failures += 1
-        self._held_since = None
+        self._let_go()
         self._retry_http()
         hopeless = gate.cause == "speculation_not_exercised" or self._generation_failures >= _GENERATION_TRIES
         return self._finding(LOADING, hopeless, gate.cause, gate.detail)
@@ -798,7 +860,7 @@ class Waiter:
         self._port = self._host.port(after)
         now = self._host.monotonic()
         if self._held_since is None:
-            self._held_since = now
+            self._held_since, self._held_engine = now, engine_before
         alive = self._host.main_alive()
         gate = gate_stability(
             before=before,
@@ -814,12 +876,13 @@ class Waiter:
             self._next_http = min(self._held_since + self._options.stable_for, now + 1.0)
             return None
         if not gate.passed or alive is not True or self._judged.final:
-            self._held_since = None
+            self._let_go()
             self._dirty = True
             self._retry_http()
             return None
         if any(item.passed is not True for item in self._gate_list()):
-            # All but the markers passed, which are on their way through journald.
+            # All but the markers passed, which are on their way through journald; they call at once.
+            self._next_http = now + _HTTP_RETRY_QUIET_S
             return None
         return self._finding(READY, True, "", "all six gates passed")
 
@@ -888,6 +951,13 @@ class Waiter:
                 "elapsed": now - self._started,
                 "restarts_before": self._restarts_before,
                 "phase": self._phase,
+                "held": {
+                    "boot_id": self._host.boot_id(),
+                    "invocation_id": self._watched[0],
+                    "main_pid": self._watched[1],
+                    "since": self._held_since,
+                    "engine": [dataclasses.asdict(process) for process in sorted(self._held_engine)],
+                },
                 "journal": {
                     "invocation_id": self._watched[0],
                     "cursor": self._host.cursor(),
@@ -965,6 +1035,18 @@ class Waiter:
         if finding.remedy:
             parts.append(finding.remedy)
         return ". ".join(part.rstrip(".") for part in parts if part) + "."
+
+
+def _can_be_masked(key: str) -> bool:
+    """Whether the result stays readable without this text. The name beside a value masks it in any case."""
+    return len(key) >= 4 and not any(key in word for word in (*STATES, *GATES, *PHASES, SERVING))
+
+
+def _whole(value: t.Any) -> int:
+    try:
+        return int(value)
+    except (OverflowError, TypeError, ValueError):
+        return 0
 
 
 def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:

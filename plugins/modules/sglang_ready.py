@@ -88,7 +88,9 @@ options:
     type: dict
     default: {}
   replaces:
-    description: InvocationID of the start that was to be replaced. A server of that invocation is never ready.
+    description:
+      - InvocationID of the start that was to be replaced. A server of that invocation is never ready.
+      - Anything but 32 hexadecimal digits, or nothing, is refused.
     type: str
     default: ""
   markers:
@@ -366,7 +368,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         options = options_from(module.params, check_mode=module.check_mode)
-        with SystemHost(options.unit, options.endpoint) as host:
+        with SystemHost(options.unit, options.endpoint, options.listen_host) as host:
             result = Waiter(options, host).run()
     except (HangUp, OptionError, SystemdError) as error:
         module.fail_json(msg=str(error))

@@ -80,7 +80,7 @@ def _weights_line(model: t.Mapping[str, t.Any]) -> str:
     return ", ".join(parts)
 
 
-_COLUMNS = ("HOST", "INSTANCE", "STATE", "MODEL", "PORT", "UPTIME", "PHASE OR VERDICT", "WEIGHTS", "MEMORY")
+_COLUMNS = ("HOST", "INSTANCE", "STATE", "MODEL", "PORT", "UPTIME", "PHASE OR VERDICT", "WEIGHTS", "MEMORY A RANK")
 
 
 def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
@@ -89,6 +89,8 @@ def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
     weights = result.get("weights") or ()
     diagnosis = result.get("diagnosis") or {}
     note = str(result.get("phase") if state == "loading" else diagnosis.get("summary") or "")
+    if state in {"crashed", "crash_loop"} and diagnosis.get("cause"):
+        note = f"{diagnosis['cause']}: {note}"  # first, for the rest may be cut
     if state == "ready":
         note = "all gates passed"
     if result.get("failed") and not result.get("state"):

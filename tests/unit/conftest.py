@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-if sys.version_info >= (3, 12):
+if sys.version_info >= (3, 11):
     # Before anything imports the collection by Python's own means: Ansible finds no plugins in it then.
     from ansible.plugins.loader import init_plugin_loader
 

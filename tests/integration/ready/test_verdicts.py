@@ -232,6 +232,91 @@ def test_a_process_that_an_earlier_start_left_behind_is_not_this_start(server: t
     assert [gates(result)["port_owner"] for result in results] == [False, False]
 
 
+# A server that answers as it should; when a file appears, its listener goes on in a child, and it ends.
+HANDING_OVER = """\
+import http.server, json, os, socketserver, sys, threading, time
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        meta = {"completion_tokens": 17, "spec_verify_ct": 7}
+        body = {"data": [{"id": "kimi-k2.6"}], "model_path": "/models/stand-in-target", "tp_size": 2, "meta_info": meta}
+        data = json.dumps(body).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(data))); self.end_headers(); self.wfile.write(data)
+    do_POST = do_GET
+    def log_message(self, *args): pass
+socketserver.TCPServer.allow_reuse_address = True
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+while not os.path.exists(sys.argv[2]): time.sleep(0.05)
+server.shutdown()
+if os.fork() == 0: server.serve_forever()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("trick", ["forked since", "moved away"])
+def test_a_socket_of_an_earlier_start_is_never_this_start(server: t.Any, trick: str) -> None:
+    """Made in the unit's control group, and its holder is no older than the main process, or has left the group."""
+    program, flag, away = (f"{server.truth}.{end}" for end in ("py", "flag", "away"))
+    server.host.write_file(program, HANDING_OVER)
+    serve = f"/usr/bin/python3 {program} {server.port} {flag}"
+    options = {"markers": "ignore", "settings": {"tp_size": 2}}
+    server.write(command=f"/bin/sh -c '{serve} & sleep 1000 & exec sleep 1000'", service=["KillMode=process"])
+    server.systemctl("start")
+    server.until(server.answers, 30)
+    assert server.observe(**options)["ready"], "the server must pass as long as it is the right one"
+    old = server.property("InvocationID")
+    server.write(command="/bin/sleep 1000", service=["KillMode=process"])
+    server.systemctl("restart")
+    if trick == "forked since":
+        server.host.exec(["touch", flag])
+        server.until(lambda: server.host.exec(["pgrep", "-fc", serve], check=False).stdout.strip() == "1")
+    else:
+        script = f"mkdir -p $1; for pid in $(pgrep -f '{serve}'); do echo $pid >$1/cgroup.procs; done"
+        server.host.exec(["sh", "-c", script, "sh", f"/sys/fs/cgroup/system.slice/{away.rpartition('/')[2]}"])
+    server.until(server.answers, 10)
+    result = server.observe(**options, replaces=old, timeout="2")
+    server.host.exec(["pkill", "-KILL", "-f", serve])
+    assert (result["ready"], gates(result)["port_owner"]) == (False, False), result
+
+
+def test_a_server_on_one_address_when_all_are_asked_for(server: t.Any) -> None:
+    """The server would log "fired up", or share the port: clients that use that address reach the other one."""
+    code = SHARER.replace("@PORT@", str(server.port)).replace("127.0.0.1", server.host.address)
+    server.write("--host", "0.0.0.0")
+    with server.neighbour("python3", "-c", code) as other:
+        server.until(lambda: server.host.exec(["ss", "-Hltn", f"sport = :{server.port}"]).stdout != "")
+        server.systemctl("start")
+        result = server.observe(host="0.0.0.0")
+    assert result["diagnosis"]["cause"] == "port_conflict"
+    assert other in result["msg"]
+
+
+def test_a_restart_after_automatic_restarts_is_no_crash_loop(server: t.Any) -> None:
+    server.write(environment={"STAND_IN_DRAIN_S": "2"}, service=["Restart=always", "RestartSec=100ms"])
+    server.systemctl("start")
+    assert server.observe()["ready"]
+    server.systemctl("kill", "--kill-whom=main", "--signal=KILL")
+    server.until(lambda: server.property("NRestarts") == "1" and server.property("ActiveState") == "active")
+    assert server.observe()["ready"]
+    old = server.property("InvocationID")
+    server.systemctl("restart", "--no-block")
+    assert server.property("NRestarts") == "1", (
+        "the counter must be that of the old start for the test to mean anything"
+    )
+    assert server.observe(replaces=old)["ready"]
+
+
+def test_a_journalctl_that_is_killed_is_replaced(server: t.Any) -> None:
+    server.write(environment={"STAND_IN_TIMES": json.dumps({"load_target": 1500})})
+    server.systemctl("start")
+    observer = server.start_observing(markers="require", timeout="30")
+    follower = ["pgrep", "--full", "^journalctl .*--follow"]
+    server.until(lambda: server.host.exec(follower, check=False).stdout.strip() != "")
+    server.host.exec(["pkill", "-KILL", *follower[1:]])
+    assert json.loads(observer.communicate(timeout=60)[0])["ready"]
+
+
 @pytest.mark.parametrize(
     ("options", "cause", "words"),
     [

@@ -28,7 +28,7 @@ def main() -> None:
     if "--no-sock-diag" in sys.argv[1:]:
         vars(_ready_host)["listeners"] = functools.partial(_sockets.listeners, sock_diag=_no_sock_diag)
     options = options_from({**defaults(), **json.load(sys.stdin)})
-    with _ready_host.SystemHost(options.unit, options.endpoint) as host:
+    with _ready_host.SystemHost(options.unit, options.endpoint, options.listen_host) as host:
         json.dump(Waiter(options, host).run(), sys.stdout)
 
 

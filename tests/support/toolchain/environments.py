@@ -27,8 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 
-#: Python versions that the pinned ansible-core runs on as a controller, best first.
-CONTROLLER_VERSIONS = ((3, 13), (3, 12), (3, 14))
+#: Python versions that a pinned ansible-core runs on as a controller, best first. 3.11, which Debian 12 has, gets an
+#: older ansible-core than the others.
+CONTROLLER_VERSIONS = ((3, 13), (3, 12), (3, 14), (3, 11))
 #: The oldest Python of a managed host (tests/config.yml).
 TARGET_VERSIONS = ((3, 9),)
 
@@ -69,10 +70,11 @@ class Environment:
 
 
 def requirement(*, file: Path, name: str) -> str:
-    """Return the line ``name==version`` of a requirements file."""
+    """Return ``name==version`` as the first line of a requirements file with that name says, without its marker."""
     for line in file.read_text(encoding="utf-8").splitlines():
-        if re.match(rf"{re.escape(name)}==[^ ]+$", line):
-            return line
+        found = re.match(rf"{re.escape(name)}==[^ ;]+", line)
+        if found:
+            return found.group()
     raise ToolchainError(f"{file} pins no {name!r}: write a line {name}==VERSION")
 
 

@@ -52,7 +52,7 @@ def test_documentation_is_the_specification(module: str) -> None:
             name: {
                 **{key: option.get(key) for key in ("type", "default", "choices", "elements")},
                 "required": bool(option.get("required")),
-                "sub": described(option.get("suboptions") or option.get("options") or {}),  # type: ignore[arg-type]
+                "sub": described(option.get("suboptions") or option.get("options") or {}),  # type: ignore[arg-type]  # checked by use
             }
             for name, option in options.items()
         }

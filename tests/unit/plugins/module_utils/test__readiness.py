@@ -97,6 +97,22 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
             unit(n_restarts=0), {"restarts_before": 3}, "loading", False, "", id="counter set back by a restart"
         ),
         pytest.param(
+            unit(invocation_id=OLD, active_state="deactivating", sub_state="stop-sigterm", n_restarts=2),
+            {"replaces": OLD},
+            "stopping",
+            False,
+            "",
+            id="restarts of the start that is to be replaced are history",
+        ),
+        pytest.param(
+            dead(invocation_id=OLD, active_state="activating", sub_state="auto-restart", n_restarts=2, job=7),
+            {"replaces": OLD},
+            "loading",
+            False,
+            "",
+            id="a crash loop that is about to be replaced",
+        ),
+        pytest.param(
             dead(2, 9, active_state="deactivating", sub_state="stop-sigterm", result="signal"),
             {},
             "crashed",

@@ -378,7 +378,9 @@ def test_owned_counts_only_who_could_answer(machine: Machine) -> None:
     own = listener("0.0.0.0", inode=1, cgroup_id=machine.group(OWN))
     foreign = listener("127.0.0.2", inode=2, cgroup_id=machine.group(OLD))
     assert machine.owned([own, foreign]) is False
-    assert machine.owned([own, foreign], host="0.0.0.0") is True
+    assert machine.owned([own, foreign], host="127.0.0.1") is True
+    # Whoever listens on all addresses is meant to answer on that one too.
+    assert machine.owned([own, foreign], host="0.0.0.0") is False
     assert machine.owned([own, foreign], host="127.0.0.2") is False
     assert machine.owned([foreign], host="127.0.0.1") is None
 
@@ -461,6 +463,13 @@ def test_probe_and_url_host(host: str, address: str, url: str) -> None:
         ("127.0.0.1", None, "127.0.0.1", True),
         ("127.0.0.1", None, "0.0.0.0", True),
         ("127.0.0.1", None, "127.0.0.2", False),
+        ("10.1.2.3", None, "0.0.0.0", True),
+        ("10.1.2.3", None, "", True),
+        ("10.1.2.3", None, "::", False),
+        ("2001:db8::5", None, "::", True),
+        ("2001:db8::5", None, "0.0.0.0", False),
+        ("::ffff:10.1.2.3", None, "0.0.0.0", True),
+        ("::", True, "0.0.0.0", False),
         ("127.0.0.2", None, "127.0.0.1", False),
         ("127.0.0.1", None, "localhost", True),
         ("10.1.2.3", None, "127.0.0.1", False),

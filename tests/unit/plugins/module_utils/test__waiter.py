@@ -94,6 +94,7 @@ class ScriptedHost(Host):
             "/generate": {"meta_info": {"completion_tokens": 4}},
         }
         self.requests: list[str] = []
+        self.limits: list[float] = []
         self.bodies: dict[str, t.Any] = {}
         self.shows = 0
         self.error = ""
@@ -228,6 +229,7 @@ class ScriptedHost(Host):
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         self.requests.append(path)
+        self.limits.append(timeout)
         if payload is not None:
             self.bodies[path] = payload
         answer = self.answers[path]
@@ -340,6 +342,7 @@ def test_markers_of_the_draft_model_count() -> None:
     result = wait(host, settings=asked, timeout="5")
     assert (result["ready"], gates(result)["markers"]) == (False, None)
     assert result["markers"] == {"seen": 1, "expected": 2}
+    assert host.requests.count("/generate") <= 4, "what is missing comes by the journal, not by asking the server"
     assert host.bodies["/generate"]["sampling_params"]["max_new_tokens"] == 17
 
 
@@ -382,6 +385,59 @@ def test_a_server_that_dies_while_it_should_be_stable_is_not_ready() -> None:
     assert wait(host, stable_for=5.0)["state"] == "crashed"
 
 
+def test_stable_for_counts_over_slices() -> None:
+    host = ScriptedHost()
+    host.serve()
+    first = wait(host, slice=15.0, stable_for=20.0)
+    assert first["finished"] is False
+    kept = json.loads(json.dumps(first["resume"]))
+    second = wait(host, slice=15.0, stable_for=20.0, resume=kept)
+    assert second["ready"]
+    assert 20.0 <= second["elapsed"] <= 21.5
+
+
+def test_a_process_that_died_between_two_slices_was_not_stable() -> None:
+    host = ScriptedHost()
+    host.serve()
+    kept = json.loads(json.dumps(wait(host, slice=15.0, stable_for=20.0)["resume"]))
+    host.processes = ENGINE - {EngineProcess("detokenizer", 91, 1)}
+    assert wait(host, slice=15.0, stable_for=20.0, resume=kept)["finished"] is False
+
+
+def test_a_process_that_died_between_two_checks_was_not_stable() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.at(2.5, host.set(processes=ENGINE - {EngineProcess("detokenizer", 91, 1)}))
+    assert wait(host, stable_for=5.0)["elapsed"] >= 7.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"port_view": FOREIGN}, id="the port was shared"),
+        pytest.param({"answers": {"/ready": HttpError("reset")}}, id="the server did not answer"),
+    ],
+)
+def test_an_interruption_begins_the_time_anew(change: dict[str, t.Any]) -> None:
+    host = ScriptedHost()
+    host.serve()
+    as_it_was = {name: getattr(host, name) for name in change}
+    host.at(3.0, host.set(**change))
+    host.at(4.5, host.set(**as_it_was))
+    assert wait(host, stable_for=5.0)["elapsed"] >= 9.5
+
+
+def test_a_journal_that_is_lost_on_the_way_leaves_it_to_the_other_gates() -> None:
+    host = ScriptedHost()
+    host.port_view = OWN
+    host.log("The server is fired up and ready to roll!")
+    host.at(3.0, host.set(error="journalctl ended with -9: no message"))
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert 3.0 <= result["elapsed"] < 10
+    assert "journalctl ended" in result["log_incomplete"]
+
+
 def test_generation_can_be_left_out() -> None:
     host = ScriptedHost()
     host.serve()
@@ -392,11 +448,12 @@ def test_generation_can_be_left_out() -> None:
 # -- never confused ----------------------------------------------------------------------------------------------------
 
 
-def test_the_old_invocation_is_never_ready() -> None:
+@pytest.mark.parametrize("spelling", [OLD, OLD.upper(), f" {OLD}\n", f"{OLD[:8]}-{OLD[8:12]}-{OLD[12:16]}-{OLD[16:]}"])
+def test_the_old_invocation_is_never_ready(spelling: str) -> None:
     host = ScriptedHost()
     host.unit = running(invocation_id=OLD)
     host.serve()
-    result = wait(host, replaces=OLD, timeout="30")
+    result = wait(host, replaces=spelling, timeout="30")
     assert (result["state"], result["ready"]) == ("loading", False)
     assert host.requests == []
     assert result["diagnosis"]["cause"] == "not_restarted"
@@ -679,6 +736,44 @@ def test_a_reset_connection_is_no_verdict() -> None:
     assert wait(host)["ready"]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param((200, b"[" * 100_000), id="deeply nested"),
+        pytest.param((200, b'{"tp_size": 1, "pp_size": 1e999}'), id="infinite size"),
+        pytest.param({"tp_size": 1, "cuda_graph_config": {"decode": 5}}, id="number for a mapping"),
+        pytest.param({"tp_size": 1, "cuda_graph_config": [7]}, id="list for a mapping"),
+        pytest.param({"tp_size": 1, "internal_states": 4}, id="number for a list"),
+        pytest.param({"tp_size": 1, "internal_states": [4]}, id="number for an item"),
+        pytest.param({"tp_size": 1, "speculative_algorithm": "X", "speculative_num_draft_tokens": "y"}, id="no number"),
+    ],
+)
+def test_nonsense_from_the_server_is_no_fault_of_ours(answer: t.Any) -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/server_info"] = answer
+    asked = {"tp_size": 1, "max_running_requests": 8, "cuda_graph_backend_decode": "full"}
+    result = wait(host, settings=asked, timeout="5")
+    assert result["finished"]
+    assert result["state"] in ("loading", "ready")
+
+
+def test_the_last_answer_stays_the_reason_until_the_next_one() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/v1/models"] = (500, b"out of order")
+    for timeout in ("1.0", "1.05", "2.02"):
+        result = wait(host, timeout=timeout)
+        assert "answered 500" in result["msg"]
+
+
+def test_a_request_is_not_given_more_time_than_the_wait() -> None:
+    host = ScriptedHost()
+    host.serve()
+    wait(host, timeout="3")
+    assert max(host.limits) <= 3.0
+
+
 def test_the_timeout_names_the_phase() -> None:
     host = ScriptedHost()
     host.log("Load weight begin. avail mem=21.60 GB")
@@ -752,6 +847,14 @@ def test_no_secret_in_any_field() -> None:
         assert KEY not in json.dumps(result)
 
 
+@pytest.mark.parametrize("key", ["r", "ready", "load", "abc"])
+def test_a_short_key_of_the_server_does_not_mask_the_verdict(key: str) -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/server_info"]["admin_api_key"] = key
+    assert wait(host)["state"] == "ready"
+
+
 @pytest.mark.parametrize(
     ("params", "part"),
     [
@@ -771,6 +874,9 @@ def test_no_secret_in_any_field() -> None:
         ({"api_key": "kimi-k2.6-x", "model": "kimi-k2.6-x"}, "equals a state"),
         ({"api_key": "with space"}, "white space"),
         ({"settings": {"tp_size": "many"}}, "tp_size"),
+        ({"replaces": f"InvocationID={OLD}"}, "no InvocationID"),
+        ({"replaces": OLD[:-1]}, "no InvocationID"),
+        ({"replaces": "none"}, "no InvocationID"),
     ],
 )
 def test_options_that_cannot_be_used(params: dict[str, t.Any], part: str) -> None:

@@ -132,11 +132,13 @@ def test_status_table_has_a_row_for_each_instance() -> None:
         "VERDICT",
         "WEIGHTS",
         "MEMORY",
+        "A",
+        "RANK",
     ]
     assert lines[1].split()[:5] == ["ct200", "k26-dflash", "ready", "kimi-k2.6", "30001"]
     assert "5 h 5 min" in lines[1]
     assert "73.1 GB used, 20.9 left" in lines[1]
-    assert "pid 111 holds the port" in lines[2]
+    assert "port_conflict: pid 111 holds the port" in lines[2]
     assert lines[3].split()[:3] == ["b300", "y", "loading"]
     assert "loading_weights" in lines[3]
     assert "no such host" in lines[4]

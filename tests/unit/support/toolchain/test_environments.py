@@ -192,7 +192,7 @@ def test_a_folder_in_the_way_is_not_removed(root: Path, env: Environment, monkey
 
 def test_a_pinned_requirement_is_found(tmp_path: Path) -> None:
     file = tmp_path / "r.txt"
-    file.write_text("# x\nansible-core-extra==9\nansible-core==2.21.5\n")
+    file.write_text("# x\nansible-core-extra==9\nansible-core==2.21.5; x\nansible-core==2.19\n")
     assert environments.requirement(file=file, name="ansible-core") == "ansible-core==2.21.5"
     with pytest.raises(environments.ToolchainError, match="pins no 'jinja2'"):
         environments.requirement(file=file, name="jinja2")
