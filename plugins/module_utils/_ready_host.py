@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import os
 import select
 import socket
 import time
@@ -13,6 +15,12 @@ import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, Response, request
+from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import (
+    KernelLine,
+    kernel_command,
+    parse_gpu,
+    parse_kernel_log,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     ExitWatch,
     Process,
@@ -36,7 +44,12 @@ from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     socket_inodes,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import FIRED_UP
-from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState, show
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import (
+    SystemdError,
+    UnitState,
+    show,
+    show_program,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import HangUp, Host, PortView
 
 # Lines arrive in bursts: a moment later they can be taken together.
@@ -290,6 +303,18 @@ class SystemHost(Host):
         since_us = int((time.time() - time.monotonic()) * 1e6) + self._started_us
         return list(journal.read_orphans(_RUN, unit=self._unit_name, since_us=since_us, namespace=self._namespace))
 
+    def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
+        if not unit.exec_main_start_us:
+            return (), ""
+        code, out, err = _RUN(kernel_command())
+        return parse_kernel_log(out, since_us=unit.exec_main_start_us), journal.explain(code, err)
+
+    def gpus(self) -> t.Mapping[str, str]:
+        return read_gpus()
+
+    def release(self) -> str:
+        return installed_release(show_program(_RUN, self._unit_name))
+
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         return request(
             self._endpoint,
@@ -317,6 +342,28 @@ class SystemHost(Host):
                 time.sleep(_GATHER_S)
 
 
+def read_gpus(root: str = "/proc/driver/nvidia/gpus") -> dict[str, str]:
+    """Names of the GPUs by PCI address without function. The driver's files answer also when a GPU no longer does."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(root, "*", "information"))):
+        address = os.path.basename(os.path.dirname(path)).lower().rpartition(".")[0]
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                found[address] = parse_gpu(file.read())
+        except OSError:
+            found[address] = ""
+    return found
+
+
+def installed_release(program: str) -> str:
+    """The SGLang release in the environment of a program such as `/opt/engine/bin/python`; "" when that is not to be seen."""
+    pattern = os.path.join(
+        os.path.dirname(os.path.dirname(program)), "lib*", "python3*", "site-packages", "sglang-*.dist-info"
+    )
+    names = [os.path.basename(path)[len("sglang-") : -len(".dist-info")] for path in glob.glob(pattern)]
+    return names[0] if program and len(names) == 1 else ""
+
+
 def arguments_of(cmdline: t.Sequence[str]) -> dict[str, t.Any]:
     """Arguments of a command line by dest: ``--tp-size 8`` gives ``{"tp_size": "8"}``, a bare flag gives True."""
     found: dict[str, t.Any] = {}
@@ -334,4 +381,4 @@ def arguments_of(cmdline: t.Sequence[str]) -> dict[str, t.Any]:
     return found
 
 
-__all__ = ("SystemHost", "arguments_of", "resolve")
+__all__ = ("SystemHost", "arguments_of", "installed_release", "read_gpus", "resolve")

@@ -21,12 +21,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._signatures import look_up
 
 __all__ = [
     "FIRED_UP",
     "PHASES",
     "SERVING",
     "BindFailure",
+    "Clue",
     "Draining",
     "ExceptionInfo",
     "ExitFacts",
@@ -90,6 +92,11 @@ _TAIL_LINES = 400
 _TAIL_WIDTH = 2000
 _TRACE_LINES = 120
 _OPEN_TRACES = 64
+# Lines outside of tracebacks that the table of failures knows: the first few of each row explain it.
+_CLUES_OF_A_ROW = 8
+_CLUES = 64
+_CLUE_WIDTH = 600
+_PIDS = 4096
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,18 @@ class ExceptionInfo:
     first_line: str
     final_line: str
     lines: tuple[str, ...]
+    at_us: int
+
+
+@dataclass(frozen=True)
+class Clue:
+    """A line outside of tracebacks that the table of known failures knows. `place` is `log`, or `manager` for PID 1's."""
+
+    id: str
+    text: str
+    place: str
+    rank: str
+    pid: int
     at_us: int
 
 
@@ -299,6 +318,9 @@ class StartupLog:
         self.first_exception: ExceptionInfo | None = None
         self.last_exception: ExceptionInfo | None = None
         self.exceptions_by_rank: dict[str, ExceptionInfo] = {}
+        self.clues: list[Clue] = []
+        self.pids: set[int] = set()
+        self.last_line = ""
         self.log_incomplete = False
         self.last_progress_us = started_us or 0
         self.last_us = started_us or 0
@@ -385,12 +407,15 @@ class StartupLog:
         if not entry.own:
             self._feed_manager(entry)
             return
+        if len(self.pids) < _PIDS:
+            self.pids.add(entry.pid)
         # Most entries are one line; native journal clients may log several in one.
         for line in entry.message.split("\n"):
             self._feed_line(line, entry.pid, at_us)
 
     def _feed_manager(self, entry: Entry) -> None:
         self._tail.append(entry.message[:_TAIL_WIDTH])
+        self._note_clue(entry.message, "manager", "", entry.pid, entry.monotonic_us)
         if entry.exit_code or entry.unit_result:
             before = self.exit
             self.exit = ExitFacts(
@@ -406,14 +431,22 @@ class StartupLog:
         writer, rank, text = _split(line)
         if writer:
             if _is_polling(text):
+                if text.startswith("Health check failed"):
+                    self._note_clue(text, "log", rank, pid, at_us)
                 return
             self._close_trace(pid)
         if line.strip():
             self._tail.append(line[:_TAIL_WIDTH])
+            self.last_line = text[:_CLUE_WIDTH]
         remaining = self.draining.remaining if self.draining else None
-        if self._feed_trace(line, text, rank, pid, at_us):
-            pass
-        elif writer == "sglang":
+        if not self._feed_trace(line, text, rank, pid, at_us):
+            self._note_clue(text, "log", rank, pid, at_us)
+            self._feed_marker(writer, line, text, rank, pid, at_us)
+        if line.strip() and not (remaining is not None and self.draining and self.draining.remaining == remaining):
+            self.last_progress_us = max(self.last_progress_us, at_us)
+
+    def _feed_marker(self, writer: str, line: str, text: str, rank: str, pid: int, at_us: int) -> None:
+        if writer == "sglang":
             self._feed_text(text, rank, pid, at_us)
         elif writer == "uvicorn":
             self._feed_uvicorn(text, at_us)
@@ -421,8 +454,6 @@ class StartupLog:
             error = _ARGUMENT_ERROR.match(line)
             if error:
                 self.argument_error = error.group(1)[:_TAIL_WIDTH]
-        if line.strip() and not (remaining is not None and self.draining and self.draining.remaining == remaining):
-            self.last_progress_us = max(self.last_progress_us, at_us)
 
     def _feed_trace(self, line: str, text: str, rank: str, pid: int, at_us: int) -> bool:
         trace = self._open.get(pid)
@@ -456,6 +487,17 @@ class StartupLog:
         held = self.exceptions_by_rank.get(info.rank)
         if held is None or (held.pid, held.at_us) == (info.pid, info.at_us):
             self.exceptions_by_rank[info.rank] = info
+
+    def _note_clue(self, text: str, place: str, rank: str, pid: int, at_us: int) -> None:
+        if len(self.clues) >= _CLUES:
+            return
+        text = text[:_CLUE_WIDTH]
+        seen = look_up(text, place)
+        if seen is None:
+            return
+        id_ = seen[0].id
+        if sum(clue.id == id_ for clue in self.clues) < _CLUES_OF_A_ROW:
+            self.clues.append(Clue(id_, text, place, rank, pid, at_us))
 
     def _close_trace(self, pid: int) -> None:
         self._open.pop(pid, None)
@@ -580,6 +622,9 @@ class StartupLog:
             "argument_error": self.argument_error,
             "first_exception": _dump_exception(self.first_exception),
             "last_exception": _dump_exception(self.last_exception),
+            "clues": [asdict(clue) for clue in self.clues],
+            "pids": sorted(self.pids),
+            "last_line": self.last_line,
             "log_incomplete": self.log_incomplete,
             "last_progress_us": self.last_progress_us,
             "last_us": self.last_us,
@@ -616,6 +661,7 @@ class StartupLog:
             "weights_committed",
             "argument_error",
             "log_incomplete",
+            "last_line",
             "last_progress_us",
             "last_us",
             "lines",
@@ -626,6 +672,8 @@ class StartupLog:
         log.exit = ExitFacts(**data["exit"]) if data["exit"] else None
         log.first_exception = _load_exception(data["first_exception"])
         log.last_exception = _load_exception(data["last_exception"])
+        log.clues = [Clue(**item) for item in data["clues"]]
+        log.pids = set(data["pids"])
         for info in (log.first_exception, log.last_exception):
             if info is not None:
                 log.exceptions_by_rank.setdefault(info.rank, info)

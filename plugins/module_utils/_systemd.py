@@ -160,4 +160,14 @@ def show(runner: Runner, unit: str) -> UnitState:
     return parse_show(stdout)
 
 
-__all__ = ("EXIT_CODES", "Runner", "SystemdError", "UnitState", "check_unit_name", "parse_show", "show")
+_PROGRAM = re.compile(r"ExecStart=\{ path=(\S+) ;")
+
+
+def show_program(runner: Runner, unit: str) -> str:
+    """The program of the unit's ExecStart; "" when systemd does not tell."""
+    _code, stdout, _stderr = runner(["systemctl", "show", "--no-pager", "--property", "ExecStart", "--", unit])
+    found = _PROGRAM.search(stdout)
+    return found.group(1) if found else ""
+
+
+__all__ = ("EXIT_CODES", "Runner", "SystemdError", "UnitState", "check_unit_name", "parse_show", "show", "show_program")

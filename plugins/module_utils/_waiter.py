@@ -14,8 +14,10 @@ import dataclasses
 import re
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     CRASH_LOOP,
     CRASHED,
@@ -307,6 +309,18 @@ class Host(abc.ABC):
         """Lines of the unit since this start that bear no invocation: last words that journald could not attribute."""
 
     @abc.abstractmethod
+    def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
+        """The kernel's log since the unit's main process started, and why it could not be read ('' = it could)."""
+
+    @abc.abstractmethod
+    def gpus(self) -> t.Mapping[str, str]:
+        """Names of the GPUs by PCI address (`0000:41:00`)."""
+
+    @abc.abstractmethod
+    def release(self) -> str:
+        """The SGLang release that the unit would start, '' = unknown."""
+
+    @abc.abstractmethod
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         """One HTTP request to the server; raises HttpError."""
 
@@ -336,7 +350,6 @@ _REMEDIES = {
     "speculation_not_exercised": "Check the speculative arguments: the server answers without its draft model.",
     "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
-    "start_limit": "Too many starts in a short time: `systemctl reset-failed`, then start again.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
     "masked": "Unmask the unit: `systemctl unmask`.",
     "timeout": "See the phase above: raise the timeout if it was still at work.",
@@ -373,6 +386,7 @@ class Waiter:
         self._phase_since = 0.0
         self._notices = list(options.notices)
         self._log_incomplete = ""
+        self._diagnosed: Diagnosis | None = None
 
         now = host.monotonic()
         resume = options.resume
@@ -585,6 +599,7 @@ class Waiter:
         self._gates["markers"] = self._markers_gate()
         if self._log.bind_failed and self._port.owned is not True:
             # uvicorn gives up for good after Errno 98; what it logs afterwards speaks of another server.
+            self._diagnosed = diagnose(log=self._log, unit=self._unit, ended=False)
             return self._finding(CRASHED, True, "port_conflict", self._conflict_text())
         if self._gates["unit"].passed and self._gates["port_owner"].passed:
             finding = self._check_server()
@@ -645,18 +660,25 @@ class Waiter:
         log = self._log
         if not (log.bind_failed or log.first_exception or log.argument_error):
             self._feed(self._host.orphans())
-        if self._log.bind_failed:
+        kernel, error = self._host.kernel_lines(self._unit)
+        if error:
+            self._notices.append(f"{self._options.unit}: the kernel's log was not looked at for GPU faults: {error}")
+        found = diagnose(
+            log=log, unit=self._unit, kernel=kernel, release=self._release(), gpus=self._host.gpus() if kernel else {}
+        )
+        self._diagnosed = found
+        if found.cause == "port_conflict":
             self._port = self._host.port(self._unit)
-            return self._finding(judged.state, True, "port_conflict", f"{self._conflict_text()}; {judged.detail}")
-        exception = self._log.first_exception
-        if exception is not None and exception.final_line:
-            where = f" on {exception.rank}" if exception.rank else ""
-            summary = f"{judged.detail}. {exception.final_line}{where}"
-            return self._finding(judged.state, True, "exception", summary)
-        if self._log.argument_error:
-            summary = f"{judged.detail}. SGLang refused its arguments: {self._log.argument_error}"
+            return self._finding(judged.state, True, found.cause, f"{self._conflict_text()}; {judged.detail}")
+        if not found.id and not found.cause and log.argument_error:
+            summary = f"SGLang refused its arguments: {log.argument_error} ({judged.detail})"
             return self._finding(judged.state, True, "argument_error", summary)
-        return self._finding(judged.state, True, judged.cause, judged.detail)
+        if not found.cause:
+            return self._finding(judged.state, True, judged.cause, judged.detail)
+        return _Finding(judged.state, True, found.cause, f"{found.summary} ({judged.detail})", found.remedy)
+
+    def _release(self) -> str:
+        return str(self._server.get("version") or "") or self._host.release()
 
     # -- the HTTP gates -----------------------------------------------------------------------------------------
 
@@ -874,9 +896,12 @@ class Waiter:
             f"not ready within {self._options.timeout:g} s; in phase {self._phase or 'none'} "
             f"for {now - self._phase_since:.0f} s; {finding.summary}"
         )
-        return _Finding(
-            finding.state, True, finding.cause or "timeout", summary, finding.remedy or _REMEDIES["timeout"]
-        )
+        found = diagnose(log=self._log, unit=self._unit, release=self._release(), ended=False)
+        remedy = finding.remedy or _REMEDIES["timeout"]
+        if found.id and not finding.remedy:
+            self._diagnosed = found
+            summary, remedy = f"{summary}. The log says: {found.summary}", found.remedy
+        return _Finding(finding.state, True, finding.cause or "timeout", summary, remedy)
 
     def _gate_list(self) -> list[Gate]:
         return [self._gates.get(name, Gate(name, None, "not checked yet")) for name in GATES]
@@ -957,6 +982,9 @@ class Waiter:
             notices += cross_check(timeline, self._server.get("startup_time"))
         if ready and self._log_incomplete:
             notices.append(f"{self._options.unit}: {self._log_incomplete}; the other gates decided")
+        if ready:
+            warnings = log_warnings(self._log, str(self._server.get("version") or ""), severities=("warning",))
+            notices += [f"{self._options.unit}: {warning}" for warning in warnings]
         if ready and self._unit.n_restarts:
             notices.append(f"{self._options.unit}: systemd has restarted it {self._unit.n_restarts} times by itself")
         if self._unit.need_daemon_reload:
@@ -983,17 +1011,19 @@ class Waiter:
         ]
 
     def _diagnosis(self, finding: _Finding) -> dict[str, t.Any]:
-        log = self._log
-        evidence = [log.bind_failed.text] if log.bind_failed else []
-        if log.first_exception is not None:
-            evidence += [line for line in (log.first_exception.source, *log.first_exception.lines[-6:]) if line]
-        if log.argument_error:
-            evidence.append(log.argument_error)
+        found = self._diagnosed
+        evidence = list(found.evidence) if found else []
+        if self._log.argument_error and not evidence:
+            evidence.append(self._log.argument_error)
         return {
+            "id": found.id if found else "",
             "cause": finding.cause,
             "summary": finding.summary,
             "remedy": finding.remedy,
+            "severity": found.severity if found else "error",
+            "rank": found.rank if found else "",
             "evidence": evidence,
+            "warnings": list(found.warnings) if found else log_warnings(self._log),
             "exit": self._unit.exit_text(),
         }
 

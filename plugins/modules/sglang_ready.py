@@ -297,17 +297,32 @@ diagnosis:
   returned: always
   type: dict
   contains:
+    id:
+      description:
+        - Row of the table of known failures, such as V(F5) or V(XID79). Empty when no row fits.
+        - After a timeout, the row that fits what the log says, while RV(diagnosis.cause) stays V(timeout).
+      type: str
     cause:
-      description: The cause in one word, such as V(port_conflict).
+      description: The cause in one word, such as V(port_conflict). V(exception) when no row fits an exception.
       type: str
     summary:
-      description: The cause in a sentence.
+      description: The cause in a sentence. For an unknown exception its last line and the frame of SGLang that raised it.
       type: str
     remedy:
-      description: What to do.
+      description: What to do, with flags as the installed SGLang release spells them.
+      type: str
+    severity:
+      description: V(critical) when the machine failed (a GPU, PCIe, memory), else V(error).
+      type: str
+    rank:
+      description: The rank that failed first, such as V(TP3 EP3); empty when none or unknown.
       type: str
     evidence:
-      description: Log lines that show it.
+      description: Log lines that show it, also those of the kernel.
+      type: list
+      elements: str
+    warnings:
+      description: What the log and the kernel also said without it being the cause.
       type: list
       elements: str
     exit:

@@ -14,6 +14,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd import (
     check_unit_name,
     parse_show,
     show,
+    show_program,
 )
 
 # systemd 252, a unit of Type=exec that runs (order as systemd prints it).
@@ -125,3 +126,24 @@ def test_show_asks_for_one_unit_and_says_why_it_failed() -> None:
     assert asked[0][-2:] == ["--", "sglang-k26-dflash.service"]
     with pytest.raises(SystemdError, match="Failed to connect to bus"):
         show(runner, "sglang-k26-dflash.service")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "program"),
+    [
+        (
+            "ExecStart={ path=/opt/e/bin/python ; argv[]=/opt/e/bin/python -m x ; ignore_errors=no ; pid=0 ; status=0/0 }\n",
+            "/opt/e/bin/python",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_program_of_a_unit(stdout: str, program: str) -> None:
+    asked: list[t.Sequence[str]] = []
+
+    def runner(argv: t.Sequence[str]) -> tuple[int, str, str]:
+        asked.append(argv)
+        return 0, stdout, ""
+
+    assert show_program(runner, "sglang-x.service") == program
+    assert asked[0][-2:] == ["--", "sglang-x.service"]

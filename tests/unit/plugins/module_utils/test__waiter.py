@@ -14,6 +14,7 @@ import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._http import HttpError, Response
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import EngineProcess
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
@@ -98,6 +99,9 @@ class ScriptedHost(Host):
         self.shows = 0
         self.error = ""
         self.lost: list[Entry] = []
+        self.kernel: list[str] = []
+        self.kernel_error = ""
+        self.installed = "0.5.23"
         self._entries: list[Entry] = []
         self._rest: list[Entry] = []
         self._events: list[tuple[float, t.Callable[[], None]]] = []
@@ -213,6 +217,15 @@ class ScriptedHost(Host):
     def orphans(self) -> list[Entry]:
         entries, self.lost = self.lost, []
         return entries
+
+    def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
+        return tuple(KernelLine(int(self.now * 1e6), text) for text in self.kernel), self.kernel_error
+
+    def gpus(self) -> t.Mapping[str, str]:
+        return {"0000:41:00": "/dev/nvidia3"}
+
+    def release(self) -> str:
+        return self.installed
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         self.requests.append(path)
@@ -544,10 +557,84 @@ def test_a_crash_is_noticed_at_once_and_explained() -> None:
     result = wait(host)
     assert result["state"] == "crashed"
     assert 41.3 <= result["elapsed"] <= 41.4
-    assert result["diagnosis"]["cause"] == "exception"
+    assert (result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("F5", "gpu_out_of_memory")
     assert "CUDA out of memory" in result["diagnosis"]["summary"]
+    assert "--cuda-graph-max-bs-decode" in result["diagnosis"]["remedy"]
     assert result["diagnosis"]["exit"] == "killed by signal 9"
     assert "CUDA out of memory" in result["msg"]
+
+
+def test_a_gpu_fault_in_the_kernels_log_is_the_cause() -> None:
+    host = ScriptedHost()
+    host.log_at_the_end(
+        "[2026-11-29 14:24:24 TP3] Scheduler hit an exception: Traceback (most recent call last):",
+        "torch.AcceleratorError: CUDA error: unknown error",
+    )
+    host.kernel = ["NVRM: Xid (PCI:0000:41:00): 79, pid=0, GPU has fallen off the bus."]
+    host.alive, host.unit = False, failed(2, 9, "signal")
+    diagnosis = wait(host)["diagnosis"]
+    assert (diagnosis["id"], diagnosis["cause"], diagnosis["severity"]) == ("XID79", "gpu_fault", "critical")
+    assert "/dev/nvidia3" in diagnosis["summary"]
+    assert diagnosis["rank"] == "TP3"
+
+
+def test_a_kernel_log_that_cannot_be_read_is_told() -> None:
+    host = ScriptedHost()
+    host.kernel_error = "no permission to read the journal"
+    host.alive, host.unit = False, failed(2, 9, "signal")
+    result = wait(host)
+    assert result["diagnosis"]["cause"] == "signal"
+    assert any("kernel's log was not looked at" in notice for notice in result["notices"])
+
+
+def test_remedies_name_the_flags_of_the_installed_release() -> None:
+    host = ScriptedHost()
+    host.installed = "0.5.12"
+    host.log_at_the_end(
+        "[2026-11-29 14:24:24 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+        '  File "/e/site-packages/sglang/srt/speculative/dflash_worker.py", line 5, in forward_batch_generation',
+        '  File "/e/site-packages/sglang/srt/model_executor/cuda_graph_runner.py", line 9, in replay',
+        "TypeError: 'NoneType' object is not subscriptable",
+    )
+    host.alive, host.unit = False, failed(2, 9, "signal")
+    result = wait(host)
+    assert (result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("S1", "dflash_graph_crash")
+    assert "--disable-cuda-graph" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "cause", "part"),
+    [
+        pytest.param(failed(1, 217), "exec_failed", "217/USER", id="user"),
+        pytest.param(failed(1, 234), "exec_failed", "status 234", id="a status without a row"),
+        pytest.param(failed(0, 0, "start-limit-hit"), "start_limit", "reset-failed", id="start limit"),
+        pytest.param(failed(2, 9, "oom-kill"), "host_out_of_memory", "OOM killer", id="oom"),
+        pytest.param(failed(1, 1), "exited", "exited with status 1", id="nothing known"),
+    ],
+)
+def test_what_systemd_says_of_the_end(unit: UnitState, cause: str, part: str) -> None:
+    host = ScriptedHost()
+    host.alive, host.unit = False, unit
+    result = wait(host)
+    assert result["diagnosis"]["cause"] == cause
+    assert part in result["msg"]
+
+
+def test_a_timeout_tells_what_the_log_says() -> None:
+    host = ScriptedHost()
+    host.log("Init parallel begin.")
+    result = wait(host, timeout="20")
+    assert (result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("F30", "timeout")
+    assert "NCCL_P2P" in result["msg"]
+
+
+def test_a_ready_server_that_runs_slowly_says_so() -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.log("Disable DFLASH draft cuda graph because the backend does not support it")
+    result = wait(host)
+    assert result["ready"]
+    assert any("slowly" in notice for notice in result["notices"])
 
 
 def test_refused_arguments_are_told() -> None:

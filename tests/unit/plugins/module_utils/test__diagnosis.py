@@ -1,0 +1,709 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The table of known failures, every row by lines as they are printed, and what wins when several fit."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import (
+    Diagnosis,
+    diagnose,
+    log_warnings,
+    segments,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry, clean
+from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
+from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES, WARNING, flags, look_up
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import StartupLog
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
+
+SGLANG = Path(__file__).parents[2] / "fixtures" / "sglang-0.5.23"
+SITE = "/opt/specdec/engines/0.5.23-0123456789ab/lib/python3.11/site-packages"
+STAMP = "[2026-11-29 14:24:24]"
+S = 1_000_000
+KILLED = UnitState(
+    load_state="loaded",
+    active_state="failed",
+    result="signal",
+    exec_main_code=2,
+    exec_main_status=9,
+    control_group="/system.slice/sglang-x.service",
+)
+
+
+def ended(code: int, status: int, result: str = "exit-code") -> UnitState:
+    return UnitState(
+        load_state="loaded", active_state="failed", result=result, exec_main_code=code, exec_main_status=status
+    )
+
+
+def log_of(*lines: Any, own: bool = True) -> StartupLog:
+    """A log of (seconds, pid, text) or of texts a millisecond apart, written by pid 40."""
+    log = StartupLog()
+    for number, line in enumerate(lines):
+        at, pid, text = (number / 1000, 40, line) if isinstance(line, str) else line
+        log.feed(Entry("", 0, round(at * S), pid, clean(text), "python", "", "", None, "", 0, "", own))
+    return log
+
+
+def crash(exception: str, *frames: tuple[str, str], rank: str = " TP0 EP0") -> list[str]:
+    """What a scheduler prints when it gives up; a frame is (file below site-packages, function)."""
+    head = f"{STAMP[:-1]}{rank}] Scheduler hit an exception: Traceback (most recent call last):"
+    body = [f'  File "{SITE}/{file}", line 7, in {function}' for file, function in frames]
+    return [head, *[line for frame in body for line in (frame, "    self.run()")], *exception.split("\n")]
+
+
+LOADER = ("sglang/srt/model_loader/loader.py", "load_model")
+WORKER = ("sglang/srt/speculative/dflash_worker.py", "forward_batch_generation")
+WORKER_V2 = ("sglang/srt/speculative/dflash_worker_v2.py", "_draft_extend")
+REPLAY = ("sglang/srt/model_executor/cuda_graph_runner.py", "replay")
+CAPTURE = ("sglang/srt/model_executor/runner/decode_cuda_graph_runner.py", "capture_one_batch_size")
+BACKEND = ("sglang/srt/layers/attention/triton_backend.py", "init_forward_metadata_replay_cuda_graph")
+NONE = "TypeError: 'NoneType' object is not subscriptable"
+
+#: Row -> starts that it has to name: lines of SGLang, or an end of the unit.
+SAMPLES: dict[str, list[Any]] = {
+    "F1": [
+        ["sglang serve: error: unrecognized arguments: --no-such-flag"],
+        [
+            "launch_server.py: error: ambiguous option: --cuda-graph-max-bs could match --cuda-graph-max-bs-decode, --x",
+        ],
+        ["sglang serve: error: argument --attention-backend: invalid choice: 'fa9' (choose from 'triton')"],
+    ],
+    "F2": [
+        crash(
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. "
+            "Current value: mem_fraction_static=0.7",
+            LOADER,
+        )
+    ],
+    "F3": [
+        crash(
+            "RuntimeError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.72.",
+            LOADER,
+        )
+    ],
+    "F4": [
+        crash(
+            "Exception: Capture cuda graph failed: invalid argument\nPossible solutions:\n1. set --mem-fraction-static",
+            CAPTURE,
+        )
+    ],
+    "F4-memory": [
+        crash(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n\nDuring handling of the above exception, "
+            "another exception occurred:\n\nTraceback (most recent call last):\n"
+            f'  File "{SITE}/{CAPTURE[0]}", line 9, in __init__\n    raise Exception(\n'
+            "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 2.00 GiB.\nPossible solutions:",
+            CAPTURE,
+        )
+    ],
+    "F5": [
+        crash(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB. GPU 0 has a total capacity",
+            LOADER,
+        )
+    ],
+    "F6": [
+        crash(
+            "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load=1"
+        )
+    ],
+    "F7": [
+        crash(
+            "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading. It is"
+        )
+    ],
+    "F8": [[f"{STAMP[:-1]} TP3] watchdog timeout (self.watchdog_timeout=300, self.soft=False)"]],
+    "F9": [
+        [
+            f"{STAMP} Health check failed. Server couldn't get a response from detokenizer for last 20 seconds. tic start time: 1"
+        ]
+    ],
+    "F10": [
+        [
+            f"{STAMP} ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30001): address already in use",
+            f"{STAMP} The server is fired up and ready to roll!",
+        ]
+    ],
+    "F11": [
+        crash("ValueError: Port is already in use. dist_init_port=30010 port_args"),
+        crash("RuntimeError: engine_info_bootstrap_port 6789 is already in use"),
+        ["Traceback (most recent call last):", "ValueError: Port 30123 is not available in 30 seconds"],
+    ],
+    "F12": [crash("RuntimeError: Cannot find any model weights with `/models/k26`", LOADER)],
+    "F13": [
+        [
+            "Traceback (most recent call last):",
+            "huggingface_hub.errors.HFValidationError: Repo id must use alphanumeric chars: '/x'.",
+        ],
+        [
+            "Traceback (most recent call last):",
+            "OSError: /x is not a local folder and is not a valid model identifier listed on",
+        ],
+    ],
+    "F14": [
+        [
+            "Traceback (most recent call last):",
+            "ValueError: DFLASH speculative decoding requires setting --speculative-draft-model-path.",
+        ]
+    ],
+    "F15": [crash("ValueError: X implements neither set_dspark_layers_to_capture nor set_dflash_layers_to_capture")],
+    "F16": [
+        crash(
+            "RuntimeError: Failed to load the tokenizer. If it needs custom code, consider setting `trust_remote_code=True` in LLM"
+        ),
+        crash("ValueError: The repository /m contains custom code which must be executed to correctly load the model."),
+    ],
+    "F17": [
+        crash("ValueError: Unknown quantization method: foo. Must be one of"),
+        crash(
+            "ValueError: Quantization method specified in the model config (compressed-tensors) does not match the quantization "
+            "method specified in the `quantization` argument (fp8)."
+        ),
+    ],
+    "F18": [
+        crash(
+            "ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: 89. Current capability: 80."
+        )
+    ],
+    "F19": [
+        crash(
+            "AssertionError: FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use `--attention-backend triton`."
+        )
+    ],
+    "F20": [
+        crash("ValueError: trtllm_mha backend can only be used with non-MLA models."),
+        crash(
+            "ValueError: TRTLLM MLA backend is only supported on Blackwell GPUs (SM100). Please use a different backend."
+        ),
+        crash("ValueError: CuteDSL MLA backend is only supported on Blackwell GPUs (SM100)"),
+    ],
+    "F21": [
+        crash(
+            "RuntimeError: Error in function 'TllmGenFmhaRunner' at fmhaRunner.cuh:30: TllmGenFmhaRunner: Unsupported architecture"
+        )
+    ],
+    "F22": [
+        crash("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"),
+        [
+            "NVIDIA RTX PRO 6000 Blackwell with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
+        ],
+    ],
+    "F23": [crash("RuntimeError: Error occurred when running GEMM! m=1 n=7168 sm100f")],
+    "F24": [
+        crash("torch.AcceleratorError: CUDA error: an illegal memory access was encountered"),
+        crash("RuntimeError: CUDA failure: cudaErrorIllegalAddress"),
+    ],
+    "F25": [
+        crash('RuntimeError: num_active_captures_ > 0 INTERNAL ASSERT FAILED at "CUDAGraph.cpp":9, markCaptureEnd')
+    ],
+    "F26": [
+        crash(
+            NONE,
+            WORKER_V2,
+            CAPTURE,
+            ("sglang/srt/layers/attention/flashinfer_backend.py", "_prepare_dequant_extend_workspace"),
+        )
+    ],
+    "F27": [crash("Exception: Capture cuda graph failed: fp4_gemm: FP4 quantization failed for M=2", CAPTURE)],
+    "F28": [
+        crash("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"),
+        crash(
+            "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.hpp:94, unhandled system error, NCCL version 2.27"
+        ),
+    ],
+    "F29": [crash("RuntimeError: NCCL error: Failed to CUDA calloc 10485760 bytes")],
+    "F31": [crash("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0")],
+    "F32": [
+        crash(
+            "Exception: flashinfer_python is installed with version 0.6.1, which is less than the minimum required version 0.7.2."
+        )
+    ],
+    "F33": [
+        ["/x/flashinfer/gemm.cuh:9:10: fatal error: cuda_fp8.h: No such file or directory"],
+        ["/bin/sh: 1: nvcc: not found"],
+        crash("FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'"),
+        crash("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'"),
+    ],
+    "F34": [
+        [
+            "Traceback (most recent call last):",
+            "ValueError: User-specified context_length (300000) is greater than the derived context_length (262144).",
+        ]
+    ],
+    "F35": [
+        [
+            f"{STAMP} Initialization failed. warmup error: Traceback (most recent call last):",
+            "AssertionError: res=<Response [500]>",
+        ]
+    ],
+    "F36": [
+        [
+            "Traceback (most recent call last):",
+            "RuntimeError: Rank 3 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common",
+        ]
+    ],
+    "S1": [
+        crash(NONE, WORKER, REPLAY, BACKEND),
+        crash("AttributeError: 'NoneType' object has no attribute 'copy_'", WORKER_V2, CAPTURE),
+        crash(
+            "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'",
+            WORKER,
+            ("torch/cuda/graphs.py", "replay"),
+        ),
+    ],
+    "S2": [crash(NONE, ("sglang/srt/speculative/eagle_worker.py", "draft"), REPLAY)],
+    "X1": [
+        [
+            "Traceback (most recent call last):",
+            "ValueError: DFLASH speculative decoding is not supported by P on device 'cpu'.",
+        ]
+    ],
+    "X2": [
+        crash("safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", LOADER),
+        crash("safetensors.SafetensorError: Error while deserializing header: header too large", LOADER),
+    ],
+    "X3": [
+        ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'sglang'"],
+        [
+            "Traceback (most recent call last):",
+            "ImportError: cannot import name 'x' from 'sgl_kernel' (unknown location)",
+        ],
+        ["/opt/specdec/engines/x/bin/python: No module named sglang.launch_server"],
+        [
+            "/opt/x/bin/python: Error while finding module specification for 'sglang.launch_server' (ModuleNotFoundError: No)"
+        ],
+    ],
+    "X4": [
+        crash("RuntimeError: No CUDA GPUs are available"),
+        crash("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+    ],
+    "X5": [crash("OSError: [Errno 28] No space left on device: '/var/cache/specdec/x'")],
+    "X6": [crash("PermissionError: [Errno 13] Permission denied: '/root/.cache'")],
+    "X7": [
+        ['http://PROXY:3138 "GET http://0.0.0.0:25600/get_model_info HTTP/1.1" 403 None'],
+        [
+            f"{STAMP} Initialization failed. warmup error: Traceback (most recent call last):",
+            "requests.exceptions.ProxyError: HTTPConnectionPool(host='proxy', port=3128): Max retries exceeded",
+        ],
+    ],
+    "X8": [crash("torch.AcceleratorError: CUDA error: unspecified launch failure")],
+    "X9": [[f"{STAMP} Subprocess scheduler_3 (pid=91) crashed with exit code -6. Triggering SIGQUIT for cleanup..."]],
+    "E1": [
+        [f"{STAMP} Received sigquit from a child process. It usually means the child failed."],
+        [f"{STAMP} SIGQUIT received. signum=3, frame=None. It usually means one child failed."],
+    ],
+    "E2": [
+        [
+            "Traceback (most recent call last):",
+            "RuntimeError: Rank 0 scheduler died during initialization (exit code: 1).",
+        ]
+    ],
+    "E3": [
+        crash("torch.distributed.DistBackendError: ncclRemoteError: A call failed possibly due to a network error"),
+        crash(
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:5"
+        ),
+        crash("EOFError"),
+        [
+            "[rank3]:[E1129 14:24:24 ProcessGroupNCCL.cpp:683] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"
+        ],
+    ],
+    **{row.id: [ended(1, int(row.id[2:]))] for row in SIGNATURES if row.cause == "exec_failed"},
+    "SD-oom-kill": [ended(2, 9, "oom-kill")],
+    "SD-start-limit": [ended(0, 0, "start-limit-hit")],
+    "SD-exec-condition": [ended(0, 0, "exec-condition")],
+    "SD-timeout": [ended(2, 15, "timeout")],
+    "SD-watchdog": [ended(2, 6, "watchdog")],
+    "SD-protocol": [ended(0, 0, "protocol")],
+    "SD-resources": [ended(0, 0, "resources")],
+    **{
+        f"SIG{name}": [ended(2, number, "signal"), ended(3, number, "core-dump")]
+        for name, number in (
+            ("QUIT", 3),
+            ("ILL", 4),
+            ("ABRT", 6),
+            ("BUS", 7),
+            ("FPE", 8),
+            ("KILL", 9),
+            ("SEGV", 11),
+            ("TERM", 15),
+        )
+    },
+}
+#: Warnings and states that have tests of their own below.
+ELSEWHERE = {"F30", "F37", "W1", "W2", "SD-condition"}
+_NAMED = [(id_, sample, f"{id_}-{n}") for id_, samples in SAMPLES.items() for n, sample in enumerate(samples)]
+_LOGGED = [item for item in _NAMED if isinstance(item[1], list)]
+CASES = [pytest.param(id_, sample, id=name) for id_, sample, name in _NAMED]
+LOGGED = [pytest.param(id_, sample, id=name) for id_, sample, name in _LOGGED]
+#: Those that one rank prints, and that explain more than that another rank failed: the parent's own tracebacks come when
+#: there are no ranks yet, or no more.
+FIRST = [
+    pytest.param(id_, sample, id=name)
+    for id_, sample, name in _LOGGED
+    if id_ not in ("E1", "E2", "E3", "X9", "F36", "F7", "F9", "F35")
+    and ("hit an exception" in sample[0] or "Traceback" not in sample[0])
+]
+# What the other ranks print when one has failed.
+ECHOES = (
+    "torch.distributed.DistBackendError: NCCL error in: x.hpp:94, remote process exited or there was a network error",
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:53124",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "KeyError: 'hidden_states'",
+)
+
+
+def test_every_row_has_a_test() -> None:
+    ids = [row.id for row in SIGNATURES]
+    assert len(ids) == len(set(ids))
+    assert set(SAMPLES) | ELSEWHERE == set(ids)
+    assert {f"F{number}" for number in range(1, 38)} | {"W1", "W2"} <= set(ids)
+
+
+@pytest.mark.parametrize(("id_", "sample"), CASES)
+def test_each_row_is_found(id_: str, sample: Any) -> None:
+    found = (
+        diagnose(log=log_of(*sample), unit=KILLED) if isinstance(sample, list) else diagnose(log=log_of(), unit=sample)
+    )
+    row = next(row for row in SIGNATURES if row.id == id_)
+    assert (found.id, found.cause, found.source) == (id_, row.cause, row.source)
+    assert found.remedy
+    assert "{" not in found.remedy + row.summary.format_map(
+        dict.fromkeys(("problem", "value", "seconds", "name", "number", "code"), "")
+    )
+
+
+@pytest.mark.parametrize(("id_", "sample"), FIRST)
+def test_the_first_cause_wins_over_its_echoes_on_seven_other_ranks(id_: str, sample: list[str], seed: str) -> None:
+    choose = random.Random(seed)
+    lines: list[Any] = [(1 + number / 1000, 103, text) for number, text in enumerate(sample)]
+    for rank in (0, 1, 2, 4, 5, 6, 7):
+        echo = crash(
+            choose.choice(ECHOES), ("sglang/srt/managers/scheduler.py", "run_batch"), rank=f" TP{rank} EP{rank}"
+        )
+        lines += [(1.5 + rank / 100 + number / 1000, 100 + rank, text) for number, text in enumerate(echo)]
+    lines += [
+        (2.0, 40, f"{STAMP} Received sigquit from a child process. It usually means the child failed."),
+        (2.1, 40, f"{STAMP} kill_process_tree called: parent_pid=40, include_parent=True, pid=40"),
+    ]
+    # The journal keeps the order of each process; between processes the lines mix.
+    lines.sort(key=lambda line: line[0])
+    found = diagnose(log=log_of(*lines), unit=KILLED)
+    assert found.id == id_
+    assert found.evidence
+
+
+@pytest.mark.parametrize(("id_", "sample"), LOGGED)
+def test_colours_and_slices_change_nothing(id_: str, sample: list[str]) -> None:
+    log = StartupLog.load(json.loads(json.dumps(log_of(*[f"\x1b[1m\x1b[31m{line}\x1b[0m" for line in sample]).dump())))
+    assert diagnose(log=log, unit=KILLED).id == id_
+
+
+def test_mixed_lines_of_two_tracebacks_keep_their_ranks() -> None:
+    first = [(1 + n / 100, 103, line) for n, line in enumerate(crash(NONE, WORKER, REPLAY, rank=" TP3 EP3"))]
+    second = [(1.005 + n / 100, 105, line) for n, line in enumerate(crash("KeyError: 'x'", LOADER, rank=" TP5 EP5"))]
+    found = diagnose(log=log_of(*sorted(first + second)), unit=KILLED)
+    assert (found.id, found.rank) == ("S1", "TP3 EP3")
+    assert "on TP3 EP3" in found.summary
+
+
+# --- the story's crash: the frames tell
+
+
+@pytest.mark.parametrize(
+    ("frames", "exception"),
+    [
+        pytest.param((WORKER, LOADER), NONE, id="no graph frame"),
+        pytest.param((WORKER, REPLAY), "KeyError: 'NoneType'", id="another exception"),
+        pytest.param((LOADER,), NONE, id="neither"),
+    ],
+)
+def test_a_nonetype_elsewhere_is_not_the_graphs(frames: tuple[tuple[str, str], ...], exception: str) -> None:
+    found = diagnose(log=log_of(*crash(exception, *frames)), unit=KILLED)
+    assert (found.id, found.cause) == ("", "exception")
+
+
+def test_frames_of_another_exception_of_the_chain_do_not_count() -> None:
+    lines = crash(
+        "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        f'Traceback (most recent call last):\n  File "{SITE}/sglang/srt/managers/scheduler.py", line 1, in stop\n    x\n{NONE}',
+        WORKER,
+        REPLAY,
+    )
+    assert diagnose(log=log_of(*lines), unit=KILLED).id == ""
+
+
+@pytest.mark.parametrize(
+    ("release", "flag"),
+    [
+        ("0.5.11", "--disable-cuda-graph"),
+        ("0.5.15", "--disable-cuda-graph"),
+        ("0.5.23", "--cuda-graph-backend-decode disabled"),
+    ],
+)
+def test_the_remedy_speaks_the_installed_release(release: str, flag: str) -> None:
+    found = diagnose(log=log_of(*crash(NONE, WORKER, REPLAY)), unit=KILLED, release=release)
+    assert flag in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "spelling"),
+    [
+        ("graph_max_bs", "0.5.13", "--cuda-graph-max-bs"),
+        ("graph_max_bs", "0.5.14", "--cuda-graph-max-bs-decode"),
+        ("graph_max_bs", "0.5.23+standin", "--cuda-graph-max-bs-decode"),
+        ("graph_max_bs", "", "--cuda-graph-max-bs-decode"),
+        ("graph_max_bs", "main", "--cuda-graph-max-bs-decode"),
+        ("prefill_graph_off", "0.5.9", "--disable-cuda-graph"),
+        ("prefill_graph_off", "0.5.12", "--disable-piecewise-cuda-graph"),
+        ("prefill_graph_off", "0.5.20", "--cuda-graph-backend-prefill disabled"),
+        ("draft_window", "0.5.11", "--speculative-dflash-draft-window-size"),
+        ("draft_window", "0.5.20", "--speculative-draft-window-size"),
+        ("draft_kv_cache_dtype", "0.5.18", "--speculative-draft-kv-cache-dtype"),
+        ("attention_dp", "0.5.21", "--enable-dp-attention"),
+        ("attention_dp", "0.5.22", "--attn-dp-size"),
+    ],
+)
+def test_spelling(name: str, release: str, spelling: str) -> None:
+    assert flags(release)[name] == spelling
+
+
+# --- what outranks what
+
+
+def kernel(*lines: tuple[float, str]) -> list[KernelLine]:
+    return [KernelLine(round(at * S), text) for at, text in lines]
+
+
+def test_a_gpu_that_fell_off_the_bus_outranks_the_python_that_met_it() -> None:
+    lines = [
+        (5.0 + n / 1000, 103, line) for n, line in enumerate(crash("torch.AcceleratorError: CUDA error: unknown error"))
+    ]
+    found = diagnose(
+        log=log_of(*lines),
+        unit=KILLED,
+        kernel=kernel(
+            (4.0, "NVRM: Xid (PCI:0000:41:00): 45, pid=103, name=sglang::schedul, Ch 00000008"),
+            (4.8, "NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
+            (
+                4.9,
+                "NVRM: Xid (PCI:0000:41:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+            ),
+        ),
+        gpus={"0000:41:00": "/dev/nvidia3"},
+    )
+    assert (found.id, found.cause, found.severity) == ("XID79", "gpu_fault", "critical")
+    assert "GPU 0000:41:00 /dev/nvidia3" in found.summary
+    assert "CUDA error" in " ".join(found.evidence)
+    assert any("Xid 154" in warning for warning in found.warnings)
+
+
+def test_a_fault_that_came_after_the_crash_is_not_its_cause() -> None:
+    lines = [(5.0, 103, line) for line in crash(NONE, WORKER, REPLAY)]
+    late = kernel((60.0, "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus."))
+    assert diagnose(log=log_of(*lines), unit=KILLED, kernel=late).id == "S1"
+
+
+def test_a_kernel_fault_without_any_python_is_the_cause() -> None:
+    oom = kernel((9.0, "Out of memory: Killed process 103 (sglang::schedul) total-vm:1kB, anon-rss:1kB"))
+    log = log_of(
+        (1.0, 103, f"{STAMP} Load weight begin. avail mem=21.60 GB"), *[(9.1, 40, line) for line in SAMPLES["E1"][0]]
+    )
+    found = diagnose(log=log, unit=KILLED, kernel=oom)
+    assert (found.id, found.cause) == ("OOM", "host_out_of_memory")
+
+
+def test_neither_a_notice_nor_another_programs_fault_outranks_python() -> None:
+    log = log_of(*crash(NONE, WORKER, REPLAY))
+    lines = kernel(
+        (0.0, "NVRM: Xid (PCI:0000:41:00): 63, pid=0, Row Remapper: New row marked for remapping"),
+        (0.0, "NVRM: Xid (PCI:0000:41:00): 31, pid=77, name=other, MMU Fault"),
+        (0.0, "Out of memory: Killed process 5 (chrome) total-vm:9kB"),
+    )
+    found = diagnose(log=log, unit=KILLED, kernel=lines)
+    assert found.id == "S1"
+    assert len(found.warnings) == 3
+
+
+def test_refused_arguments_are_not_blamed_on_a_gpu() -> None:
+    log = log_of(*SAMPLES["F1"][0])
+    fault = kernel((0.0, "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus."))
+    found = diagnose(log=log, unit=ended(1, 2), kernel=fault)
+    assert (found.id, found.cause) == ("F1", "argument_error")
+    assert "--no-such-flag" in found.summary
+
+
+def test_the_oom_killer_is_told_in_detail_where_the_kernel_says_more() -> None:
+    oom = kernel((1.0, "Memory cgroup out of memory: Killed process 103 (python) total-vm:1kB"))
+    log = log_of((0.5, 103, f"{STAMP} x"))
+    assert "pid 103" in diagnose(log=log, unit=ended(2, 9, "oom-kill"), kernel=oom).summary
+
+
+def test_an_unknown_failure_gives_its_exception_and_the_frame_that_matters() -> None:
+    lines = crash(
+        "KeyError: 'a'",
+        ("sglang/srt/managers/scheduler.py", "run_batch"),
+        ("sglang/srt/layers/moe.py", "forward"),
+        ("torch/nn/modules/module.py", "_call_impl"),
+        rank=" TP2",
+    )
+    found = diagnose(log=log_of(*lines), unit=KILLED)
+    assert (found.id, found.cause, found.rank) == ("", "exception", "TP2")
+    assert "KeyError: 'a'" in found.summary
+    assert f"at {SITE}/sglang/srt/layers/moe.py:7 in forward" in found.summary
+    assert any("moe.py" in line for line in found.evidence)
+
+
+def test_a_traceback_that_was_survived_gives_way_to_the_schedulers() -> None:
+    survived = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'torchaudio'"]
+    log = log_of(*survived, f"{STAMP} Load weight begin. avail mem=21.60 GB", *crash(NONE, WORKER, REPLAY))
+    assert diagnose(log=log, unit=KILLED).id == "S1"
+
+
+def test_nothing_but_an_end() -> None:
+    found = diagnose(log=log_of(f"{STAMP} Load weight begin. avail mem=21.60 GB"), unit=ended(1, 1))
+    assert found == Diagnosis("", "", "", "", "error", "", "", (), ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{STAMP} Receive: obj=GenerateReqInfo(text='CUDA out of memory. Tried to allocate')",
+        f"{STAMP} server_args=ServerArgs(model_path='CUDA error: an illegal memory access was encountered')",
+        f"{STAMP} Ignore import error when loading sglang.srt.models.x: No module named 'torchaudio'",
+        f"{STAMP} Multi-thread loading with ninja",
+        "clang: error: unsupported option",
+    ],
+)
+def test_what_only_quotes_a_failure_is_none(line: str) -> None:
+    assert diagnose(log=log_of(line), unit=ended(1, 1)).id == ""
+
+
+# --- warnings, stand still, systemd's lines
+
+
+def test_warnings_are_listed_apart_and_explain_no_failure() -> None:
+    w1 = f"{STAMP} CustomAllreduce is disabled because it's not supported on more than two PCIe-only GPUs."
+    w2 = f"{STAMP[:-1]} TP0] Disable DFLASH draft cuda graph because the draft attention backend does not support it"
+    f37 = f"{STAMP} kill_process_tree: 2 process(es) not reaped within 30 s"
+    log = log_of(w1, w2, w2.replace("TP0", "TP1"), f37)
+    found = diagnose(log=log, unit=ended(1, 1))
+    assert (found.id, found.cause, len(found.warnings)) == ("", "", 3)
+    assert [text[:20] for text in log_warnings(log, severities=("warning",))] == [
+        "the DFlash draft run",
+        "processes of the ser",
+    ]
+    assert {row.id for row in SIGNATURES if row.level == WARNING} == {"F37", "W1", "W2"}
+
+
+def test_a_start_that_stands_still_where_the_ranks_connect() -> None:
+    lines = [f"{STAMP} a", f"{STAMP[:-1]} TP1] Init parallel begin."]
+    assert diagnose(log=log_of(*lines), unit=UnitState(), ended=False).id == "F30"
+    assert diagnose(log=log_of(*lines, f"{STAMP} Load weight begin."), unit=UnitState(), ended=False).id == ""
+    log = StartupLog.load(json.loads(json.dumps(log_of(*lines).dump())))
+    assert diagnose(log=log, unit=UnitState(), ended=False).id == "F30"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sglang-x.service - SGLang x was skipped because of an unmet condition check (ConditionPathExists=/x).",
+        "Condition check resulted in SGLang x being skipped.",
+        "Assertion failed for SGLang x.",
+    ],
+)
+def test_a_condition_that_systemd_found_unmet(line: str) -> None:
+    assert diagnose(log=log_of(line, own=False), unit=UnitState()).id == "SD-condition"
+
+
+# --- recorded
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "id_", "part"),
+    [
+        ("fail-dflash-on-cpu-rc1.log", ended(1, 1), "X1", "CpuSRTPlatform"),
+        ("fail-model-path-missing-rc1.log", ended(1, 1), "F13", "/models/nope"),
+        ("fail-port-held-by-foreign-server-hangs.log", KILLED, "F10", "30001"),
+        ("fail-port-held-by-other-sglang.log", ended(1, 3), "F10", "30001"),
+        ("fail-unknown-flag-rc2.log", ended(1, 2), "F1", "--no-such-flag"),
+    ],
+)
+def test_recorded_failures(name: str, unit: UnitState, id_: str, part: str) -> None:
+    found = diagnose(log=log_of(*(SGLANG / name).read_text(encoding="utf-8").split("\n")), unit=unit)
+    assert found.id == id_
+    assert part in found.summary
+
+
+@pytest.mark.parametrize("path", sorted(SGLANG.glob("startup-*.log")), ids=lambda path: path.name)
+def test_recorded_starts_that_went_well_show_nothing(path: Path) -> None:
+    log = log_of(*path.read_text(encoding="utf-8").split("\n"))
+    assert [clue.id for clue in log.clues] == []
+    assert diagnose(log=log, unit=UnitState(), ended=False).id == ""
+
+
+# --- any text, bounded
+
+
+def test_memory_is_bounded_and_rare_rows_find_room() -> None:
+    noisy = f"{STAMP} Received sigquit from a child process. It usually means the child failed."
+    log = log_of(*[noisy + "x" * 5000] * 500, *SAMPLES["F10"][0])
+    assert len(log.clues) <= 64
+    assert max(len(clue.text) for clue in log.clues) <= 600
+    assert diagnose(log=log, unit=KILLED).id == "F10"
+
+
+TEXTS = [line for samples in SAMPLES.values() for sample in samples if isinstance(sample, list) for line in sample]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.text(max_size=40) | st.sampled_from(TEXTS) | st.sampled_from(TEXTS).map(lambda text: text[::2]),
+        ),
+        max_size=20,
+    ),
+    st.integers(-1, 4),
+    st.integers(0, 300),
+    st.text(max_size=12),
+    st.booleans(),
+)
+def test_nothing_raises(lines: list[tuple[int, str]], code: int, status: int, word: str, over: bool) -> None:
+    log = log_of(*[(n / 10, pid, text) for n, (pid, text) in enumerate(lines)])
+    found = diagnose(
+        log=log,
+        unit=ended(code, status, word),
+        kernel=[KernelLine(0, text) for _pid, text in lines],
+        release=word,
+        ended=over,
+    )
+    assert isinstance(found, Diagnosis)
+    segments(text for _pid, text in lines)
+
+
+@given(st.text(), st.sampled_from(["log", "exception", "manager", "last", "exit"]))
+def test_a_row_fits_no_line_without_its_needle(text: str, place: str) -> None:
+    look_up(text, place)
+    for row in SIGNATURES:
+        if row.pattern.search(text):
+            assert any(needle in text for needle in row.needles)
+
+
+def test_needles_do_not_hide_what_a_pattern_takes() -> None:
+    for line in TEXTS:
+        for row in SIGNATURES:
+            if row.pattern.search(line):
+                assert any(needle in line for needle in row.needles), (row.id, line)
