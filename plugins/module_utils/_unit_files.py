@@ -355,10 +355,12 @@ def _plan(
     digest = _digest(instance, files)
     old = _read_record(record_path)
     changed_while = str(old.get("changed_while") or "")
-    if changes or old.get("digest") != digest:
-        # This start of the unit, if there is one, knows only what was before.
+    known = old.get("digest") == digest
+    if changes or not known or state.need_daemon_reload:
+        # This start of the unit, if there is one, knows only what was before. So may one that systemd made before it read
+        # the file, whoever asked for it.
         changed_while = state.invocation_id
-        if not changes:
+        if not changes and not known:
             report.reasons.append("there is no record that the running server started with these files")
     record = {
         "changed_while": changed_while,

@@ -177,6 +177,22 @@ def test_killed_between_the_rename_and_the_reload(box: Box) -> None:
     assert box.systemd.verbs()[0] == "daemon-reload"
 
 
+def test_started_again_between_the_rename_and_the_reload(box: Box) -> None:
+    """The run was killed there, and the server crashed: systemd started it again by the file that it knew."""
+    box.deploy(box.instance())
+    original = box.systemd.loaded
+    box.apply(box.changed())
+    box.systemd.loaded = original
+    box.systemd.start("sglang-a.service")
+    (report,) = box.apply(box.changed())
+    assert report.restart_needed
+    assert "systemd has not read the unit file again" in report.reasons
+    # Read now, and still not restarted.
+    assert box.apply(box.changed())[0].restart_needed
+    box.systemd.start(report.unit)
+    assert box.apply(box.changed())[0].restart_needed is False
+
+
 def test_changed_twice_without_a_restart(box: Box) -> None:
     box.deploy(box.instance())
     box.apply(box.changed(digest="1" * 12))
