@@ -30,11 +30,12 @@ class ActionModule(ActionBase):
         host = str((task_vars or {}).get("inventory_hostname", ""))
 
         def execute(extra: dict[str, t.Any]) -> dict[str, t.Any]:
-            return self._execute_module(
+            answer: dict[str, t.Any] = self._execute_module(
                 module_name="specdec.serving.sglang_ready",
                 module_args={**arguments, **extra},
                 task_vars=task_vars,
             )
+            return answer
 
         loop = SliceLoop(
             arguments=arguments,
