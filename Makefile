@@ -68,7 +68,8 @@ down: ## remove this checkout's lab hosts; what was downloaded and built stays
 	@$(LAB) down
 
 .PHONY: clean
-clean: down ## remove this checkout's lab hosts and everything generated
+clean: ## remove this checkout's lab hosts and everything generated
+	@if [ -e build/lab ]; then $(LAB) down; fi
 	@rm -rf build .venv .venv-py39 inventories/demo/lab.yml inventories/demo/local.yml molecule/*/inventory/lab.yml
 
 # Archives of the source leave the link out (.gitattributes).
