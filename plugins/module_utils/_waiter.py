@@ -343,6 +343,7 @@ class _Finding:
 _REMEDIES = {
     "port_conflict": "Stop the process that holds the port, or give this instance another port.",
     "port_owned_by_other": "Stop the process that holds the port, or give this instance another port.",
+    "wrong_port": "Give the port that the server was started with, or restart it with the one that is wanted.",
     "wrong_model": "Correct served_model_name, or the id that is expected.",
     "wrong_model_path": "Correct model_path; a server of another model runs in this unit.",
     "settings_mismatch": "Restart the unit so that it runs what its file says, or correct the arguments.",
@@ -614,7 +615,12 @@ class Waiter:
         )
 
     def _port_gate(self) -> Gate:
-        port = self._port
+        port, elsewhere = self._port, self._log.uvicorn_running
+        if not port.listening and elsewhere and not elsewhere.endswith(f":{self._options.endpoint.port}"):
+            detail = (
+                f"nothing listens on port {self._options.endpoint.port}: the server says that it runs on {elsewhere}"
+            )
+            return Gate("port_owner", None, detail, "wrong_port")
         return gate_port_owner(
             port=self._options.endpoint.port,
             listening=port.listening,

@@ -260,11 +260,17 @@ weights:
     type:
       description: Model class, such as V(KimiK25ForConditionalGeneration).
       type: str
+    role:
+      description: V(target) for what a rank loads first, else V(draft).
+      type: str
     ranks:
       description: Ranks that logged C(Load weight end).
       type: int
     elapsed_s:
       description: Seconds of the slowest rank.
+      type: float
+    elapsed_min_s:
+      description: Seconds of the fastest rank.
       type: float
     quant:
       description: Quantization, as logged.

@@ -68,7 +68,8 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
 
 
 def _weights_line(model: t.Mapping[str, t.Any]) -> str:
-    parts = [f"weights {model.get('type')}: {model.get('ranks')} ranks"]
+    ranks = model.get("ranks")
+    parts = [f"weights {model.get('type')}: {ranks} {'rank' if ranks == 1 else 'ranks'}"]
     if model.get("elapsed_s") is not None:
         parts.append(f"{model['elapsed_s']:.2f} s")
     if model.get("quant"):

@@ -503,6 +503,15 @@ def test_fired_up_after_a_failed_bind_is_a_port_conflict() -> None:
     assert any("[Errno 98]" in line for line in result["diagnosis"]["evidence"])
 
 
+def test_a_server_on_another_port_than_asked_is_told() -> None:
+    host = ScriptedHost()
+    host.load()
+    host.log("INFO:     Uvicorn running on http://127.0.0.1:30009 (Press CTRL+C to quit)")
+    result = wait(host, timeout="5")
+    assert (result["ready"], result["diagnosis"]["cause"]) == (False, "wrong_port")
+    assert "http://127.0.0.1:30009" in result["msg"]
+
+
 def test_an_unknown_owner_is_not_ready() -> None:
     host = ScriptedHost()
     host.serve()
