@@ -130,6 +130,8 @@ def _locked(
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Were we killed, pip would go on writing: the commands hold the lock as well.
+                os.set_inheritable(file.fileno(), True)
                 break
             except OSError as exc:
                 if exc.errno not in (errno.EWOULDBLOCK, errno.EACCES):

@@ -39,6 +39,8 @@ def command_runner(*, timeout: float | None = None, **environment: str) -> Runne
                 check=False,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
+                # Nothing is inherited that was not made so (PEP 446): a lock, for one, is meant to outlive us in them.
+                close_fds=False,
                 env=clean_environment(**environment),
                 timeout=timeout,
             )

@@ -177,8 +177,11 @@ def _write_temporary(file: _File) -> str:
             os.fchown(out.fileno(), os.geteuid(), os.getegid() if file.group_id is None else file.group_id)
             os.fchmod(out.fileno(), file.mode)
             os.fsync(out.fileno())
-    except BaseException:
+    except BaseException as exc:
         os.unlink(temporary)
+        if isinstance(exc, OSError):
+            # A full disk does not say which.
+            raise OSError(exc.errno, exc.strerror, file.path) from exc
         raise
     return temporary
 

@@ -9,6 +9,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import signal
 import typing as t
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._engine import (
     locked_version,
     read_engine,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 
 
 class FakePip:
@@ -214,6 +216,28 @@ class TestTwoAtOnce:
         result = ensure_engine(request_, pip, clock=time.clock, sleep=time.sleep, **where)
         assert (result.changed, result.reason) == (False, "installed meanwhile")
         assert pip.calls == []
+
+    def test_a_pip_that_outlives_us_keeps_the_next_one_out(
+        self, request_: EngineRequest, where: dict[str, t.Any]
+    ) -> None:
+        left: list[int] = []
+
+        class Outliving(FakePip):
+            def __call__(self, argv: t.Sequence[str]) -> tuple[int, str, str]:
+                self.calls.append(list(argv))
+                script = "sleep 60 >/dev/null 2>&1 & echo $!"
+                left.append(int(command_runner()(["sh", "-c", script])[1]))
+                raise KeyboardInterrupt
+
+        time = Time()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                ensure_engine(request_, Outliving(), **where)
+            with pytest.raises(EngineError, match="another installation holds"):
+                ensure_engine(request_, FakePip(), lock_timeout=30, clock=time.clock, sleep=time.sleep, **where)
+        finally:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
 
     def test_it_does_not_wait_for_ever(self, request_: EngineRequest, where: dict[str, t.Any]) -> None:
         file = self.hold(request_)

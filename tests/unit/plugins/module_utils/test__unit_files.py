@@ -332,6 +332,14 @@ class TestPutBack:
             box.apply(box.changed("a"), box.changed("b"))
         assert box.files() == before
 
+    def test_a_full_disk_is_named(self, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(_descriptor: int) -> None:
+            raise OSError(28, "No space left on device")  # as the kernel says it: without a path
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(UnitError, match=r"No space left on device: '/"):
+            box.apply(box.instance())
+
     def test_what_cannot_be_put_back_is_named(self, box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
         box.deploy(box.instance())
         real = _unit_files._write_temporary
