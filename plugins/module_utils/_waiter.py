@@ -73,6 +73,8 @@ _HTTP_RETRY_S = 0.1
 _HTTP_RETRY_QUIET_S = 2.0
 _HTTP_TIMEOUT_S = 10.0
 _GENERATE_TIMEOUT_S = 120.0
+# Who looks once wants an answer soon: as long as the server's own health check (SGLANG_HEALTH_CHECK_TIMEOUT).
+_GENERATE_ONCE_S = 20.0
 _LAST_LINES_S = 0.3
 # After its main process ended, systemd needs a moment to say so.
 _SETTLE_S = 3.0
@@ -843,7 +845,10 @@ class Waiter:
             return None
         payload = generation_request(tokens, skip_tokenizer_init=self._server["skip_tokenizer_init"])
         response = self._host.request(
-            "POST", "/generate", timeout=self._time_left(_GENERATE_TIMEOUT_S), payload=payload
+            "POST",
+            "/generate",
+            timeout=self._time_left(_GENERATE_TIMEOUT_S if self._options.wait else _GENERATE_ONCE_S),
+            payload=payload,
         )
         if response.status == 200:
             gate = gate_generation(response.json(), tokens=tokens, speculation=bool(algorithm))

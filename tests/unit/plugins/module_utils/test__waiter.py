@@ -94,6 +94,7 @@ class ScriptedHost(Host):
             "/generate": {"meta_info": {"completion_tokens": 4}},
         }
         self.requests: list[str] = []
+        self.allowed: dict[str, float] = {}
         self.limits: list[float] = []
         self.bodies: dict[str, t.Any] = {}
         self.shows = 0
@@ -229,6 +230,7 @@ class ScriptedHost(Host):
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         self.requests.append(path)
+        self.allowed[path] = timeout
         self.limits.append(timeout)
         if payload is not None:
             self.bodies[path] = payload
@@ -799,6 +801,14 @@ def test_observing_once_never_fails_and_does_not_wait() -> None:
     result = wait(host, wait=False)
     assert (result["state"], result["finished"], result["elapsed"]) == ("loading", True, 0)
     assert "msg" not in result
+
+
+@pytest.mark.parametrize(("waits", "allowed"), [(True, 120.0), (False, 20.0)])
+def test_who_looks_once_is_not_kept_by_a_generation_that_hangs(waits: bool, allowed: float) -> None:
+    host = ScriptedHost()
+    host.serve()
+    assert wait(host, wait=waits)["ready"]
+    assert host.allowed["/generate"] == allowed
 
 
 def test_check_mode_observes_once_and_generates_nothing() -> None:
