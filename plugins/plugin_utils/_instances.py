@@ -18,6 +18,7 @@ import typing as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import (
     ServerArgs,
     ServerArgsError,
@@ -27,6 +28,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._server_args impor
     parse_release,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import url_host
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import PHASES
 from ansible_collections.specdec.serving.plugins.module_utils._systemd_quoting import (
     CredentialFile,
     QuotingError,
@@ -100,24 +102,21 @@ _SECRET_NAME = re.compile(
 #: Shorter words are refused by their length.
 _RESULT_WORDS = frozenset(
     {
+        # sglang_ready refuses these by itself, but only when the server was restarted already.
+        *GATES,
+        *PHASES,
+        *STATES,
         "127.0.0.1",
         "activating",
-        "allocating_kv_cache",
-        "capturing_graphs",
         "changeme",
-        "crash_loop",
         "deactivating",
         "diagnosis",
         "follower",
         "generation",
-        "identity",
         "inactive",
         "invocation_id",
-        "loading_draft",
-        "loading_weights",
         "localhost",
         "main_pid",
-        "not_found",
         "password",
         "port_conflict",
         "port_owned_by_other",
@@ -126,11 +125,7 @@ _RESULT_WORDS = frozenset(
         "sglang.service",
         "speculation_inactive",
         "speculation_not_exercised",
-        "starting",
-        "stopping",
         "timeline",
-        "waiting_at_gate",
-        "warming_up",
         "wrong_model",
     }
 )
