@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.tests.support.stand_in import build
-from ansible_collections.specdec.serving.tests.support.stand_in.harness import Factory
+from ansible_collections.specdec.serving.tests.support.stand_in.harness import Factory, make_models
 
 
 @pytest.fixture(scope="session")
@@ -35,16 +35,7 @@ def engine(wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    build.build_models(folder)
-    for name in ("tiny", "tiny-draft"):
-        build.make_model(
-            folder / name,
-            config={"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 2048},
-            total_bytes=800_000,
-            shards=1,
-        )
-    return folder
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

@@ -17,8 +17,23 @@ import time
 import typing as t
 from pathlib import Path
 
+from ansible_collections.specdec.serving.tests.support.stand_in import build
+
 # Nothing here takes this long; a busy machine may be slow.
 LIMIT = 30.0
+
+
+def make_models(folder: Path) -> Path:
+    """Model folders for tests: the stand-in's own, and two that look like those that the recordings were made with."""
+    build.build_models(folder)
+    for name in ("tiny", "tiny-draft"):
+        build.make_model(
+            folder / name,
+            config={"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 2048},
+            total_bytes=800_000,
+            shards=1,
+        )
+    return folder
 
 
 def children(pid: int) -> list[int]:

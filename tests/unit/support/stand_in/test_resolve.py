@@ -15,7 +15,7 @@ from sglang.stand_in import arguments, resolve
 from sglang.stand_in.profile import Profile
 from sglang.stand_in.rank import ranks_of
 
-from ansible_collections.specdec.serving.tests.support.stand_in import build
+from ansible_collections.specdec.serving.tests.support.stand_in.harness import make_models
 
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "sglang-0.5.23"
 
@@ -32,16 +32,7 @@ OTHER = {"random_seed": "drawn at each start"}
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    build.build_models(folder)
-    for name in ("tiny", "tiny-draft"):
-        build.make_model(
-            folder / name,
-            config={"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "max_position_embeddings": 2048},
-            total_bytes=800_000,
-            shards=1,
-        )
-    return folder
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
 def settings(models: Path, words: str, target: str = "tiny") -> resolve.Settings:
