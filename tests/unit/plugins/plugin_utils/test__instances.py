@@ -152,6 +152,7 @@ def test_one_fault(changes: dict[str, t.Any], message: str) -> None:
         pytest.param("not_found", "word of our results", id="state-not-found"),
         pytest.param("/models/a-big-one", "word of our results", id="model-path"),
         pytest.param("sglang-a.service", "word of our results", id="unit"),
+        pytest.param("crash_loop", "word of our results", id="state"),
         pytest.param("port_owner", "word of our results", id="gate"),
         pytest.param("loading_draft", "word of our results", id="phase"),
         pytest.param("served-id", "word of our results", id="served-name"),
