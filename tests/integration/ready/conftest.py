@@ -19,14 +19,8 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
+from ansible_collections.specdec.serving.tests.support.observer import units
 
-CHECKOUT = Path(__file__).resolve().parents[3]
-ROOT = "/srv/specdec"
-COLLECTION = f"{ROOT}/ansible_collections/specdec/serving"
-STAND_IN = f"{COLLECTION}/tests/support/stand_in/src"
-OBSERVER = f"{COLLECTION}/tests/support/observer/observe.py"
-TRUTH = "/run/truth"
-MODEL = "kimi-k2.6"
 _SERIAL = itertools.count(time.time_ns() // 10**9)
 
 
@@ -55,38 +49,20 @@ class Server:
         environment: t.Mapping[str, str] | None = None,
         service: t.Sequence[str] = (),
         tp_size: int = 2,
-        model_path: str = "/models/stand-in-target",
+        model_path: str = units.MODEL_PATH,
         command: str = "",
     ) -> None:
         """Write the unit file; two ranks with a DFLASH draft unless told otherwise."""
-        environment = {
-            "PYTHONPATH": STAND_IN,
-            "PYTHONUNBUFFERED": "1",
-            "STAND_IN_SCALE": "0.002",
-            "STAND_IN_TRUTH": self.truth,
-            **(environment or {}),
-        }
         words = command or " ".join([self.command(tp_size=tp_size, model_path=model_path), *arguments])
-        lines = [
-            "[Unit]",
-            "StartLimitIntervalSec=0",
-            "[Service]",
-            "Type=exec",
-            "KillMode=mixed",
-            "LogRateLimitBurst=1000000",
-        ]
-        lines += [f"Environment='{name}={value}'" for name, value in environment.items()]
-        lines += [*service, f"ExecStart={words}", ""]
-        self.host.write_file(f"/etc/systemd/system/{self.unit}", "\n".join(lines))
+        text = units.unit_file(
+            words, environment={**units.server_environment(self.truth), **(environment or {})}, service=service
+        )
+        self.host.write_file(f"/etc/systemd/system/{self.unit}", text)
         self.host.exec(["systemctl", "daemon-reload"])
 
-    def command(self, *, tp_size: int = 2, model_path: str = "/models/stand-in-target") -> str:
+    def command(self, *, tp_size: int = 2, model_path: str = units.MODEL_PATH) -> str:
         """The command line of such a server."""
-        return (
-            f"/usr/bin/python3 -m sglang.launch_server --model-path {model_path} --served-model-name {MODEL} "
-            f"--port {self.port} --tp-size {tp_size} --ep-size {tp_size} --disable-cuda-graph --speculative-algorithm DFLASH "
-            "--speculative-draft-model-path /models/stand-in-draft --speculative-dflash-block-size 8"
-        )
+        return units.server_command(port=self.port, tp_size=tp_size, model_path=model_path)
 
     def systemctl(self, *words: str, check: bool = True) -> str:
         return self.host.exec(["systemctl", *words, self.unit], check=check).stdout
@@ -95,24 +71,10 @@ class Server:
         return self.systemctl("show", "--value", f"--property={name}").strip()
 
     def options(self, **changes: t.Any) -> dict[str, t.Any]:
-        return {
-            "unit": self.unit,
-            "port": self.port,
-            "model": MODEL,
-            "model_path": "/models/stand-in-target",
-            "settings": {
-                "tp_size": 2,
-                "ep_size": 2,
-                "disable_cuda_graph": True,
-                "speculative_algorithm": "DFLASH",
-                "speculative_dflash_block_size": 8,
-            },
-            "timeout": "60",
-            **changes,
-        }
+        return units.ready_options(unit=self.unit, port=self.port, **changes)
 
     def observe_argv(self, *switches: str) -> list[str]:
-        return ["env", f"PYTHONPATH={ROOT}", "python3", "-B", OBSERVER, *switches]
+        return ["env", f"PYTHONPATH={units.ROOT}", "python3", "-B", units.OBSERVER, *switches]
 
     def observe(self, *switches: str, **changes: t.Any) -> dict[str, t.Any]:
         """The result of one wait on the host."""
@@ -173,20 +135,14 @@ class Server:
 @pytest.fixture(scope="session")
 def ready_host() -> Host:
     subprocess.run(
-        [sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
+        [sys.executable, units.CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
     )
     try:
-        hosts = up(
-            ["ready"],
-            volumes=[
-                f"{CHECKOUT / 'plugins'}:{COLLECTION}/plugins:ro",
-                f"{CHECKOUT / 'tests/support'}:{COLLECTION}/tests/support:ro",
-            ],
-        )
+        hosts = up(["ready"], volumes=units.VOLUMES)
     except LabError as error:
         pytest.skip(f"no lab host: {error}")
     host = hosts["ready"]
-    host.exec(["mkdir", "-p", "-m", "0777", TRUTH])
+    host.exec(["mkdir", "-p", "-m", "0777", units.TRUTH])
     return host
 
 
@@ -197,7 +153,7 @@ def make_server(ready_host: Host) -> t.Iterator[t.Callable[[str], Server]]:
     def make(name: str) -> Server:
         # A name of its own for each test: the journal keeps what earlier units of a name logged.
         name = f"{name}-{next(_SERIAL)}"
-        server = Server(ready_host, name, 31000 + len(made), f"{TRUTH}/{name}")
+        server = Server(ready_host, name, 31000 + len(made), f"{units.TRUTH}/{name}")
         made.append(server)
         return server
 

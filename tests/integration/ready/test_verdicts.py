@@ -13,7 +13,8 @@ import typing as t
 
 import pytest
 
-STAND_IN = "/srv/specdec/ansible_collections/specdec/serving/tests/support/stand_in/src"
+from ansible_collections.specdec.serving.tests.support.observer.units import STAND_IN
+
 # Seconds within which the observer must speak after the fact, on two busy cores; `make bench` (later) measures it properly.
 LAG = 2.0
 
