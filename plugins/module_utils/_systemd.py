@@ -36,6 +36,7 @@ _PROPERTIES = (
     "NRestarts",
     "NeedDaemonReload",
     "Result",
+    "StandardError",
     "StandardOutput",
     "StateChangeTimestampMonotonic",
     "SubState",
@@ -73,6 +74,7 @@ class UnitState:
     control_group: str = ""
     need_daemon_reload: bool = False
     standard_output: str = "journal"
+    standard_error: str = "inherit"
     log_namespace: str = ""
 
     @property
@@ -81,9 +83,18 @@ class UnitState:
         return self.exec_main_code in EXIT_CODES and self.main_pid == 0
 
     @property
+    def log_output(self) -> str:
+        """Where SGLang's log goes, as `NAME is VALUE`: it is written to the standard error output (systemd.exec(5))."""
+        if self.standard_error == "inherit":
+            return f"StandardOutput is {self.standard_output!r}"
+        return f"StandardError is {self.standard_error!r}"
+
+    @property
     def logs_to_journal(self) -> bool:
-        """False when the output goes to a file, a tty or nowhere: then the journal holds no markers."""
-        return self.standard_output.startswith(("journal", "kmsg", "syslog"))
+        """False when the log goes to a file, a tty or nowhere: then the journal holds no markers."""
+        output = self.standard_output if self.standard_error == "inherit" else self.standard_error
+        # With kmsg the lines go to the kernel's log as well.
+        return output.startswith(("journal", "kmsg", "syslog"))
 
     def exit_text(self) -> str:
         """How the main process ended, in words (``systemd.exec(5)``, "PROCESS EXIT CODES"), or ''."""
@@ -140,6 +151,7 @@ def parse_show(text: str) -> UnitState:
         control_group=values.get("ControlGroup", ""),
         need_daemon_reload=values.get("NeedDaemonReload") == "yes",
         standard_output=values.get("StandardOutput", default.standard_output),
+        standard_error=values.get("StandardError", default.standard_error),
         log_namespace=values.get("LogNamespace", ""),
     )
 

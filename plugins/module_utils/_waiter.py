@@ -560,7 +560,7 @@ class Waiter:
     def _journal_gap(self) -> str:
         """Why the journal cannot hold all markers, or ''."""
         if not self._unit.logs_to_journal:
-            return f"the unit's StandardOutput is {self._unit.standard_output!r}"
+            return f"the unit's {self._unit.log_output}, not the journal"
         if self._journal_error:
             return self._journal_error
         if self._log.log_incomplete:

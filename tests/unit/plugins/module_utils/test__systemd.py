@@ -87,11 +87,22 @@ def test_values_may_hold_equals_signs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "journal"),
-    [("journal", True), ("journal+console", True), ("append", False), ("null", False), ("tty", False)],
+    ("output", "error", "journal", "told"),
+    [
+        ("journal", "inherit", True, "StandardOutput is 'journal'"),
+        ("journal+console", "inherit", True, "StandardOutput is 'journal+console'"),
+        ("kmsg", "inherit", True, "StandardOutput is 'kmsg'"),
+        ("append", "inherit", False, "StandardOutput is 'append'"),
+        ("null", "inherit", False, "StandardOutput is 'null'"),
+        ("tty", "inherit", False, "StandardOutput is 'tty'"),
+        # SGLang logs to the standard error output.
+        ("journal", "append", False, "StandardError is 'append'"),
+        ("append", "journal", True, "StandardError is 'journal'"),
+    ],
 )
-def test_where_the_log_goes(output: str, journal: bool) -> None:
-    assert parse_show(f"StandardOutput={output}\n").logs_to_journal is journal
+def test_where_the_log_goes(output: str, error: str, journal: bool, told: str) -> None:
+    unit = parse_show(f"StandardOutput={output}\nStandardError={error}\n")
+    assert (unit.logs_to_journal, unit.log_output) == (journal, told)
 
 
 @pytest.mark.parametrize(
