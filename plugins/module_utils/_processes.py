@@ -19,8 +19,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 __all__ = [
+    "STATE_NAMES",
     "ExitWatch",
     "Process",
+    "Usage",
     "all_pids",
     "boot_id",
     "cgroup_folders",
@@ -29,11 +31,15 @@ __all__ = [
     "cgroup_pids",
     "cgroup_v2_root",
     "environ_of",
+    "is_frozen",
     "process_alive",
+    "rank_of",
     "read_process",
+    "read_usage",
     "role_of",
     "unit_of_cgroup",
     "unit_of_pid",
+    "wait_channel",
 ]
 
 PROC = "/proc"
@@ -54,6 +60,20 @@ _COMPILER = re.compile(
     r"(?:^|-)(?:nvcc|cicc|ptxas|fatbinary|nvlink|cudafe\+\+|ninja|gcc|g\+\+|c\+\+|cc1|cc1plus|clang|clang\+\+|collect2|ld|lld|as)"
     r"(?:-[\w.]+)?$"
 )
+
+#: The state letters of proc(5) in words.
+STATE_NAMES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "uninterruptible sleep, mostly I/O",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "zombie",
+    "X": "dead",
+    "x": "dead",
+    "I": "idle",
+    "P": "parked",
+}
 
 _UNIT_SUFFIXES = (".service", ".scope", ".socket", ".mount", ".swap")
 
@@ -109,6 +129,68 @@ def read_process(pid: int, *, proc: str = PROC) -> Process | None:
         )
     except ValueError:
         return None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process has used so far: CPU of all its threads in clock ticks, memory in pages, I/O in bytes.
+
+    `children_ticks` is the CPU of children that have ended and been waited for. `io_bytes` adds up what was read, also
+    from the page cache (`rchar`) and by page faults (`read_bytes`), and written to storage; None without the permission.
+    """
+
+    pid: int
+    start_ticks: int
+    comm: str
+    state: str
+    cpu_ticks: int
+    children_ticks: int
+    rss_pages: int
+    io_bytes: int | None
+
+
+def read_usage(pid: int, *, proc: str = PROC) -> Usage | None:
+    """What the process with this pid has used, or None if there is none (any more). Two small files: cheap."""
+    try:
+        stat = _read_bytes(f"{proc}/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    opening, closing = stat.find(b"("), stat.rfind(b")")
+    fields = stat[closing + 1 :].split()
+    if opening < 0 or closing < opening or len(fields) < 22:
+        return None
+    try:
+        return Usage(
+            pid=pid,
+            start_ticks=int(fields[19]),
+            comm=stat[opening + 1 : closing].decode("utf-8", "replace"),
+            state=fields[0].decode("ascii", "replace"),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
+            children_ticks=int(fields[13]) + int(fields[14]),
+            rss_pages=int(fields[21]),
+            io_bytes=_io_bytes(pid, proc),
+        )
+    except ValueError:
+        return None
+
+
+def _io_bytes(pid: int, proc: str) -> int | None:
+    try:
+        lines = _read_bytes(f"{proc}/{pid}/io").splitlines()
+    except OSError:
+        # Another user's process, a kernel without task accounting, or it has just ended.
+        return None
+    values = {name: int(value) for name, _colon, value in (line.partition(b":") for line in lines) if value.strip()}
+    return sum(values.get(name, 0) for name in (b"rchar", b"read_bytes", b"write_bytes"))
+
+
+def wait_channel(pid: int, *, proc: str = PROC) -> str:
+    """The kernel function that the main thread sleeps in, or "" (it runs, it is gone, or that is hidden from us)."""
+    try:
+        text = _read_bytes(f"{proc}/{pid}/wchan").decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return "" if text == "0" else text
 
 
 def process_alive(pid: int, start_ticks: int, *, proc: str = PROC) -> bool:
@@ -221,6 +303,18 @@ def cgroup_ids(control_group: str, *, cgroup_root: str = CGROUP_ROOT) -> set[int
     return found
 
 
+def is_frozen(control_group: str, *, cgroup_root: str = CGROUP_ROOT) -> bool:
+    """Whether the processes of a unit's control group are frozen (`systemctl freeze`, cgroup v2 only)."""
+    root = cgroup_v2_root(cgroup_root=cgroup_root)
+    if root is None or not _is_unit_group(control_group):
+        return False
+    try:
+        lines = _read_bytes(f"{_folder(root, control_group)}/cgroup.events").splitlines()
+    except OSError:
+        return False
+    return b"frozen 1" in lines
+
+
 def unit_of_cgroup(path: str) -> str | None:
     """The unit that a cgroup path belongs to, as systemd finds it: `session-3.scope`, `user@0.service/app.service`.
 
@@ -305,6 +399,13 @@ def role_of(process: Process) -> str:
     ):
         return "main"
     return "other"
+
+
+def rank_of(process: Process) -> str:
+    """The ranks in a scheduler's title, as they stand in its log lines: `TP0 EP0`; "" without."""
+    title = process.cmdline[0] if process.cmdline else ""
+    prefix = _TITLES["scheduler"]
+    return title[len(prefix) :].replace("_", " ").strip() if title.startswith(prefix) else ""
 
 
 class ExitWatch:
