@@ -16,13 +16,17 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd import Un
 
 READY = "ready"
 LOADING = "loading"
+#: Nothing moves any more, although it lives (``_progress.py``).
+HUNG = "hung"
 CRASHED = "crashed"
 CRASH_LOOP = "crash_loop"
 STOPPING = "stopping"
 STOPPED = "stopped"
 NOT_FOUND = "not_found"
+#: Node rank above 0: its own HTTP proves nothing, and no leader was given to prove it by.
+FOLLOWER = "follower"
 #: Every state that a verdict can have in this release.
-STATES = (READY, LOADING, CRASHED, CRASH_LOOP, STOPPING, STOPPED, NOT_FOUND)
+STATES = (READY, LOADING, HUNG, CRASHED, CRASH_LOOP, STOPPING, STOPPED, NOT_FOUND, FOLLOWER)
 
 GATES = ("unit", "port_owner", "markers", "identity", "serving", "stability")
 
@@ -475,8 +479,10 @@ __all__ = (
     "CRASHED",
     "CRASH_LOOP",
     "ENGINE_ROLES",
+    "FOLLOWER",
     "GATES",
     "HELD_SETTINGS",
+    "HUNG",
     "LOADING",
     "NOT_FOUND",
     "READY",

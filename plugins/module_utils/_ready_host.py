@@ -14,7 +14,7 @@ import time
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
-from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, Response, request
+from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response, request
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import (
     KernelLine,
     kernel_command,
@@ -43,6 +43,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     owned_by_cgroup,
     socket_inodes,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._starts import driver_version
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import FIRED_UP
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import (
     SystemdError,
@@ -75,11 +76,12 @@ def resolve(host: str, port: int) -> str:
 class SystemHost(Host):
     """The real one. Use it as a context manager: it holds a pidfd and, while following, a journalctl."""
 
-    def __init__(self, unit: str, endpoint: Endpoint, listen_host: str = "") -> None:
+    def __init__(self, unit: str, endpoint: Endpoint, listen_host: str = "", leader: Endpoint | None = None) -> None:
         """``listen_host`` is what the server was told to listen on, where that is more than the endpoint's address."""
         self._unit_name = unit
         self._listen_host = listen_host or endpoint.host
         self._endpoint = dataclasses.replace(endpoint, address=resolve(endpoint.host, endpoint.port))
+        self._leader = leader
         self._exit: ExitWatch | None = None
         self._follower: journal.Follower | None = None
         self._invocation_id = ""
@@ -324,6 +326,21 @@ class SystemHost(Host):
             payload=payload,
             abort=lambda: self._exit is not None and self._exit.exited(),
         )
+
+    def request_leader(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        if self._leader is None:
+            raise HttpError("no leader was given")
+        return request(
+            self._leader,
+            method,
+            path,
+            timeout=timeout,
+            payload=payload,
+            abort=lambda: self._exit is not None and self._exit.exited(),
+        )
+
+    def driver(self) -> str:
+        return driver_version()
 
     def pause(self, seconds: float) -> None:
         poller = select.poll()

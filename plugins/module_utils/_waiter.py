@@ -14,6 +14,7 @@ import dataclasses
 import re
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
@@ -21,6 +22,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     CRASH_LOOP,
     CRASHED,
+    FOLLOWER,
     GATES,
     LOADING,
     NOT_FOUND,
@@ -46,6 +48,17 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
 )
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
+from ansible_collections.specdec.serving.plugins.module_utils._starts import (
+    LEAST_AUTO_S,
+    Start,
+    Subject,
+    auto_timeout,
+    card_names,
+    estimate,
+    parse_timeout,
+    release_of,
+    similar,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import (
     PHASES,
     SERVING,
@@ -71,6 +84,8 @@ _TICK_BUSY_S = 0.02
 # Requests are logged by the server: none before its log says that they can succeed, few when the log says nothing.
 _HTTP_RETRY_S = 0.1
 _HTTP_RETRY_QUIET_S = 2.0
+# A follower cannot see when its leader can answer; each follower asks.
+_LEADER_RETRY_S = 0.5
 _HTTP_TIMEOUT_S = 10.0
 _GENERATE_TIMEOUT_S = 120.0
 # Who looks once wants an answer soon: as long as the server's own health check (SGLANG_HEALTH_CHECK_TIMEOUT).
@@ -106,6 +121,7 @@ ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
     "wait": {"type": "bool", "default": True},
     "client_url": {"type": "str"},
     "leader": {"type": "str"},
+    "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
     "slice": {"type": "float"},
     "log_lines": {"type": "int", "default": 20},
     "resume": {"type": "dict"},
@@ -141,6 +157,10 @@ class Options:
     generation_tokens: int | None = None
     stable_for: float = 0.0
     timeout: float = 1350.0
+    #: ``timeout`` is the least, earlier starts may ask for more.
+    auto_timeout: bool = False
+    leader: Endpoint | None = None
+    state_dir: str = ""
     max_restarts: int = 0
     wait: bool = True
     slice_s: float | None = None
@@ -178,20 +198,14 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
     check_unit_name(params["unit"])
     if not 1 <= params["port"] <= 65535:
         raise OptionError(f"port {params['port']} is out of range: 1 to 65535")
-    for name, why in (
-        ("leader", "followers (node rank above 0)"),
-        ("client_url", "the check from the controller"),
-    ):
-        if params[name]:
-            raise OptionError(f"{name} {params[name]!r}: {why} is not part of this release; leave it out")
     try:
-        timeout = float(params["timeout"])
-    except ValueError:
-        raise OptionError(
-            f"timeout {params['timeout']!r} is no number of seconds ('auto' is not part of this release)"
-        ) from None
-    if not 0 < timeout < float("inf"):
-        raise OptionError(f"timeout {params['timeout']!r} must be a number of seconds above 0")
+        timeout = parse_timeout(params["timeout"])
+        leader = parse_server(params["leader"], name="leader", scheme=params["scheme"]) if params["leader"] else None
+        if params["client_url"]:
+            # Asked by the controller; a typo is told before the wait.
+            parse_url(params["client_url"], name="client_url")
+    except ValueError as error:
+        raise OptionError(str(error)) from None
     for name, least in (
         ("generation_tokens", 0),
         ("stable_for", 0),
@@ -227,13 +241,27 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         expected_markers=params["expected_markers"],
         generation_tokens=0 if check_mode else params["generation_tokens"],
         stable_for=params["stable_for"],
-        timeout=timeout,
+        timeout=LEAST_AUTO_S if timeout is None else timeout,
+        auto_timeout=timeout is None,
+        leader=None if leader is None else _endpoint(leader, params),
+        state_dir=params["state_dir"] or "",
         max_restarts=params["max_restarts"],
         wait=params["wait"] and not check_mode,
         slice_s=params["slice"],
         log_lines=params["log_lines"],
         notices=tuple(notices),
         resume=params["resume"] or {},
+    )
+
+
+def _endpoint(address: Address, params: t.Mapping[str, t.Any]) -> Endpoint:
+    return Endpoint(
+        host=address.host,
+        port=address.port,
+        scheme=address.scheme,
+        api_key=params["api_key"] or None,
+        validate_certs=params["validate_certs"],
+        ca_path=params["ca_path"],
     )
 
 
@@ -327,6 +355,14 @@ class Host(abc.ABC):
         """One HTTP request to the server; raises HttpError."""
 
     @abc.abstractmethod
+    def request_leader(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        """The same to the server of rank 0; raises HttpError also when none was given."""
+
+    @abc.abstractmethod
+    def driver(self) -> str:
+        """The version of the GPU driver, '' = none or unknown."""
+
+    @abc.abstractmethod
     def pause(self, seconds: float) -> None:
         """Wait for an event or ``seconds``; raises HangUp when nobody listens to us any more."""
 
@@ -362,9 +398,13 @@ _REMEDIES = {
 class Waiter:
     """One wait, or one slice of it."""
 
-    def __init__(self, options: Options, host: Host) -> None:
+    def __init__(self, options: Options, host: Host, starts: t.Sequence[Start] = ()) -> None:
+        """``starts`` are the host's earlier verified ones, for the estimate and the automatic timeout."""
         self._options = options
         self._host = host
+        self._starts = starts
+        self._subject: Subject | None = None
+        self._arguments_of_main: t.Mapping[str, t.Any] = {}
         self._secrets = {options.endpoint.api_key} if options.endpoint.api_key else set()
         self._unit = UnitState()
         self._judged = UnitJudgement(LOADING, False, "")
@@ -410,11 +450,12 @@ class Waiter:
             if finding.final or not self._options.wait:
                 return self._result(finding, finished=True)
             now = self._host.monotonic()
-            if now - self._started >= self._options.timeout:
+            timeout = self._timeout()
+            if now - self._started >= timeout:
                 return self._result(self._timed_out(finding, now), finished=True)
             if self._slice_is_over(now):
                 return self._result(finding, finished=False)
-            self._host.pause(min(self._tick(), max(self._started + self._options.timeout - now, 0.0)))
+            self._host.pause(min(self._tick(), max(self._started + timeout - now, 0.0)))
 
     def _slice_is_over(self, now: float) -> bool:
         length = self._options.slice_s
@@ -471,6 +512,7 @@ class Waiter:
     def _watch(self, identity: tuple[str, int]) -> None:
         new_invocation = identity[0] != self._watched[0]
         self._watched = identity
+        self._arguments_of_main = {}
         self._host.watch(self._unit)
         self._exit_seen_at = None
         self._let_go()
@@ -478,6 +520,7 @@ class Waiter:
         if not new_invocation:
             return
         self._new_log()
+        self._subject = None
         self._early_identity = ""
         self._ready_path = "/ready"
         self._generation_failures = 0
@@ -571,13 +614,64 @@ class Waiter:
 
     def _arguments(self) -> t.Mapping[str, t.Any]:
         """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
-        return self._server.get("arguments") or {**self._host.main_arguments(), **self._options.settings}
+        return self._server.get("arguments") or {**self._main_arguments(), **self._options.settings}
 
-    def _asked(self, name: str) -> t.Any:
-        for source in (self._options.settings, self._server.get("arguments") or {}, self._host.main_arguments()):
-            if source.get(name) is not None:
-                return source[name]
+    def _asked(self, *names: str) -> t.Any:
+        """An argument by its name, or by other names for it on the command line."""
+        for source in (self._options.settings, self._server.get("arguments") or {}, self._main_arguments()):
+            for name in names:
+                if source.get(name) is not None:
+                    return source[name]
         return None
+
+    def _main_arguments(self) -> t.Mapping[str, t.Any]:
+        """The main process's; they stay the same once it runs the server, and reading them costs more than a look."""
+        if not self._arguments_of_main:
+            arguments = self._host.main_arguments()
+            # Before its exec, the process has the words of systemd.
+            if not {"model_path", "model", "config"}.intersection(arguments):
+                return arguments
+            self._arguments_of_main = arguments
+        return self._arguments_of_main
+
+    def _node_rank(self) -> int:
+        """What was asked and the command line tell; a follower's HTTP answers come from another server."""
+        for source in (self._options.settings, self._main_arguments()):
+            if source.get("node_rank") is not None:
+                return _whole(source["node_rank"])
+        return 0
+
+    # -- earlier starts -----------------------------------------------------------------------------------------
+
+    def subject(self) -> Subject:
+        """What kind of start this is, as far as it is known by now."""
+        if self._subject is None or self._server:
+            known = self._subject
+            self._subject = Subject(
+                model_path=str(self._asked("model_path", "model") or self._options.model_path),
+                draft_model_path=str(self._asked("speculative_draft_model_path") or ""),
+                release=release_of(self._release()),
+                driver=known.driver if known else self._host.driver(),
+                gpus=known.gpus if known else card_names(self._host.gpus()),
+                tp_size=_whole(self._asked("tp_size", "tensor_parallel_size", "tp") or 1),
+                ep_size=_whole(self._asked("ep_size", "expert_parallel_size", "ep") or 1),
+                node_rank=self._node_rank(),
+            )
+        return self._subject
+
+    def _timeout(self) -> float:
+        """Seconds that the wait may take in all."""
+        if not self._options.auto_timeout or not self._starts or not self._unit.main_pid:
+            return self._options.timeout
+        return auto_timeout(self._starts, self.subject())
+
+    def _estimate(self, now: float, timeline: list[dict[str, t.Any]]) -> dict[str, t.Any]:
+        """How long such starts took and what is left of this one; {} when no earlier one tells."""
+        start = self._unit.exec_main_start_us / 1e6
+        if not self._starts or not self._unit.main_pid or not start or self._is_replaced():
+            return {}
+        found = estimate(self._starts, self.subject(), timeline, now - start)
+        return found.result() if found else {}
 
     # -- deciding -----------------------------------------------------------------------------------------------
 
@@ -600,7 +694,7 @@ class Waiter:
         self._port = self._host.port(self._unit)
         self._gates["port_owner"] = self._port_gate()
         self._gates["markers"] = self._markers_gate()
-        if self._log.bind_failed and self._port.owned is not True:
+        if self._log.bind_failed and self._port.owned is not True and not self._node_rank():
             # uvicorn gives up for good after Errno 98; what it logs afterwards speaks of another server.
             self._diagnosed = diagnose(log=self._log, unit=self._unit, ended=False)
             return self._finding(CRASHED, True, "port_conflict", self._conflict_text())
@@ -618,6 +712,10 @@ class Waiter:
 
     def _port_gate(self) -> Gate:
         port, elsewhere = self._port, self._log.uvicorn_running
+        rank = self._node_rank()
+        if rank:
+            # What listens there answers 200 to /health from the beginning (sglang 0.5.23 entrypoints/engine.py:1281).
+            return Gate("port_owner", True, f"node rank {rank} serves nobody; its port proves nothing")
         if not port.listening and elsewhere and not elsewhere.endswith(f":{self._options.endpoint.port}"):
             detail = (
                 f"nothing listens on port {self._options.endpoint.port}: the server says that it runs on {elsewhere}"
@@ -647,7 +745,7 @@ class Waiter:
         asked = self._options.settings
         refused = ""
         # What a server says of itself, or was started with, may make no sense; what was asked must.
-        for arguments in (self._arguments(), {**self._host.main_arguments(), **asked}, asked):
+        for arguments in (self._arguments(), {**self._main_arguments(), **asked}, asked):
             try:
                 return expected_markers(arguments)
             except ValueError as error:
@@ -707,6 +805,15 @@ class Waiter:
 
     def _ask_server(self) -> _Finding | None:
         before, engine_before = self._unit, self._held_engine or self._host.engine(self._unit)
+        if self._node_rank():
+            missing = self._missing_of_follower(engine_before)
+            if missing:
+                self._gates["identity"] = Gate("identity", None, missing)
+                self._let_go()
+                self._retry_http()
+                return None
+            if self._options.leader is None:
+                return self._alone(before, engine_before)
         try:
             if not self._early_identity:
                 finding = self._identity()
@@ -730,7 +837,26 @@ class Waiter:
             return None
         return self._stable(before, engine_before)
 
+    def _missing_of_follower(self, engine: frozenset[EngineProcess]) -> str:
+        """What the follower itself lacks, before its leader is asked."""
+        if self._gates["markers"].passed is not True:
+            return self._gates["markers"].detail
+        return "" if any(process.role == "scheduler" for process in engine) else "no scheduler process runs yet"
+
+    def _alone(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> _Finding | None:
+        """A follower without a leader: its own processes are all that can be judged."""
+        text = f"node rank {self._node_rank()} answers for nobody; only its leader can tell"
+        self._gates["identity"] = Gate("identity", None, text)
+        self._gates["serving"] = Gate("serving", None, text)
+        self._stable(before, engine_before)
+        if self._gates["stability"].passed is not True:
+            return None
+        return self._finding(FOLLOWER, True, "", "its own processes run; no leader was given to prove more")
+
     def _retry_http(self) -> None:
+        if self._node_rank():
+            self._next_http = self._host.monotonic() + _LEADER_RETRY_S
+            return
         quiet = self._log.uvicorn_running and not self._log.fired_up
         self._next_http = self._host.monotonic() + (_HTTP_RETRY_QUIET_S if quiet else _HTTP_RETRY_S)
 
@@ -738,10 +864,15 @@ class Waiter:
         """Seconds that a request may take: no more than the wait itself."""
         if not self._options.wait:
             return most
-        return max(min(most, self._started + self._options.timeout - self._host.monotonic()), 1.0)
+        return max(min(most, self._started + self._timeout() - self._host.monotonic()), 1.0)
+
+    def _request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        """To the server that can prove this start: a follower's is its leader's."""
+        ask = self._host.request_leader if self._node_rank() else self._host.request
+        return ask(method, path, timeout=timeout, payload=payload)
 
     def _get(self, path: str) -> Response:
-        return self._host.request("GET", path, timeout=self._time_left(_HTTP_TIMEOUT_S))
+        return self._request("GET", path, timeout=self._time_left(_HTTP_TIMEOUT_S))
 
     def _get_json(self, *paths: str) -> t.Any:
         """The first of several names of one endpoint that this release has."""
@@ -773,7 +904,7 @@ class Waiter:
         self._secrets.update(
             key for key in (str(info.get(name) or "") for name in ("api_key", "admin_api_key")) if _can_be_masked(key)
         )
-        differences, unreported = compare_settings(self._options.settings, info)
+        differences, unreported = self._compare(info)
         self._remember_server(info, models, differences)
         gate = gate_identity(
             model=self._options.model,
@@ -788,6 +919,24 @@ class Waiter:
         if gate.passed is False:
             return self._finding(LOADING, True, gate.cause, gate.detail)
         return None
+
+    def _compare(self, info: t.Mapping[str, t.Any]) -> tuple[list[Difference], list[str]]:
+        """What was asked against what runs. A leader has another rank than its follower, and must know of all nodes."""
+        if not self._node_rank():
+            return compare_settings(self._options.settings, info)
+        asked = {**self._options.settings, "nnodes": self._asked_nodes()}
+        own = ("node_rank", "host", "port")
+        differences, unreported = compare_settings(
+            {name: value for name, value in asked.items() if name not in own}, info
+        )
+        return [
+            dataclasses.replace(difference, held=difference.held or difference.name == "nnodes")
+            for difference in differences
+        ], unreported
+
+    def _asked_nodes(self) -> t.Any:
+        value = self._options.settings.get("nnodes")
+        return self._main_arguments().get("nnodes") if value is None else value
 
     def _remember_server(self, info: t.Mapping[str, t.Any], models: list[str], differences: list[Difference]) -> None:
         names = (
@@ -844,7 +993,7 @@ class Waiter:
             self._gates["serving"] = Gate("serving", True, f"{self._ready_path} is 200; no generation was asked for")
             return None
         payload = generation_request(tokens, skip_tokenizer_init=self._server["skip_tokenizer_init"])
-        response = self._host.request(
+        response = self._request(
             "POST",
             "/generate",
             timeout=self._time_left(_GENERATE_TIMEOUT_S if self._options.wait else _GENERATE_ONCE_S),
@@ -878,7 +1027,7 @@ class Waiter:
             after=after,
             engine_before=engine_before,
             engine_after=self._host.engine(after),
-            owned_after=self._port.owned,
+            owned_after=True if self._node_rank() else self._port.owned,
             held_for=now - self._held_since,
             stable_for=self._options.stable_for,
         )
@@ -904,7 +1053,7 @@ class Waiter:
 
     def _timed_out(self, finding: _Finding, now: float) -> _Finding:
         summary = (
-            f"not ready within {self._options.timeout:g} s; in phase {self._phase or 'none'} "
+            f"not ready within {self._timeout():g} s{self._compared(now)}; in phase {self._phase or 'none'} "
             f"for {now - self._phase_since:.0f} s; {finding.summary}"
         )
         found = diagnose(log=self._log, unit=self._unit, release=self._release(), ended=False)
@@ -913,6 +1062,13 @@ class Waiter:
             self._diagnosed = found
             summary, remedy = f"{summary}. The log says: {found.summary}", found.remedy
         return _Finding(finding.state, True, finding.cause or "timeout", summary, remedy)
+
+    def _compared(self, now: float) -> str:
+        """How long earlier starts took, for a message."""
+        if not self._estimate(now, []):
+            return ""
+        totals = [start.total_s for start in similar(self._starts, self.subject())]
+        return f" (earlier starts of this kind: {len(totals)}, the slowest {max(totals):.0f} s)"
 
     def _gate_list(self) -> list[Gate]:
         return [self._gates.get(name, Gate(name, None, "not checked yet")) for name in GATES]
@@ -947,7 +1103,8 @@ class Waiter:
             "server": {key: value for key, value in self._server.items() if key != "skip_tokenizer_init"},
             "detected_at": realtime,
             "detected_at_monotonic": now,
-            "diagnosis": {} if ready else self._diagnosis(finding),
+            "timeout": self._timeout(),
+            "diagnosis": {} if ready or finding.state == FOLLOWER else self._diagnosis(finding),
             "log_tail": log.tail(self._options.log_lines),
             "log_incomplete": self._log_incomplete,
             "finished": finished,
@@ -955,6 +1112,12 @@ class Waiter:
         }
         if log.draining is not None and finding.state == STOPPING:
             result["draining"] = log.draining.remaining
+        rank = self._node_rank()
+        if rank:
+            result["node_rank"] = rank
+        left = self._estimate(now, timeline) if finding.state == LOADING else {}
+        if left:
+            result["estimate"] = left
         if not finished:
             result["resume"] = {
                 "boot_id": self._host.boot_id(),
@@ -977,7 +1140,11 @@ class Waiter:
                     "log": log.dump(),
                 },
             }
-        if finished and self._options.wait and not ready:
+        if finding.state == FOLLOWER:
+            result["notices"].append(
+                f"{self._options.unit}: node rank {rank} runs; give leader (host:port of rank 0) to prove that it serves"
+            )
+        elif finished and self._options.wait and not ready:
             result["msg"] = self._message(finding, now)
         return t.cast("dict[str, t.Any]", redact(result, self._secrets))
 
@@ -989,7 +1156,8 @@ class Waiter:
 
     def _all_notices(self, ready: bool, timeline: list[dict[str, t.Any]]) -> list[str]:
         notices = list(self._notices)
-        if not self._log_incomplete:
+        if not self._log_incomplete and not self._node_rank():
+            # A follower's answers are its leader's, its journal is its own.
             notices += cross_check(timeline, self._server.get("startup_time"))
         if ready and self._log_incomplete:
             notices.append(f"{self._options.unit}: {self._log_incomplete}; the other gates decided")

@@ -28,9 +28,12 @@ description:
   - In check mode it observes once and generates nothing.
 notes:
   - Needs root, or the group C(systemd-journal) for the journal. Who owns the port is found without root on cgroup v2.
-  - Telling a hung server from a loading one, the table of diagnoses, and followers (node rank above 0) are not part of this release.
-    O(stall_timeout) and O(spin_timeout) are taken and have no effect yet, which a warning says; O(leader), O(client_url) and
-    O(timeout=auto) are refused.
+  - Telling a hung server from a loading one is not part of this release. O(stall_timeout) and O(spin_timeout) are taken and have no
+    effect yet, which a warning says.
+  - On a follower (O(settings) or the command line has a node rank above 0) HTTP proves nothing. Its unit, its markers and its processes
+    are judged; the rest is asked of O(leader).
+  - On a connection by SSH whose arguments set no C(ServerAliveInterval), the task uses a connection of its own that notices within 20
+    seconds when the host no longer answers.
   - C(async) is refused; the wait itself keeps no connection busy for longer than a minute.
 extends_documentation_fragment:
   - specdec.serving._attributes
@@ -114,7 +117,10 @@ options:
     type: float
     default: 0
   timeout:
-    description: Seconds to wait for readiness. V(auto) is not part of this release.
+    description:
+      - Seconds to wait for readiness.
+      - V(auto) is the larger of 1350 and three times the slowest verified start that O(state_dir) knows of this model, host class
+        (names of the GPUs) and cache state.
     type: str
     default: "1350"
   stall_timeout:
@@ -132,11 +138,26 @@ options:
     type: bool
     default: true
   client_url:
-    description: URL to check from the controller as clients reach the server. Not part of this release.
+    description:
+      - Base URL at which clients reach the server, such as that of a router; with or without C(/v1) at its end.
+      - Once the server is ready, C(/v1/models) there must list O(model) (else what the server itself lists), asked from the controller
+        with the Python library C(requests), with O(api_key) as bearer. Proxies and redirects are not followed. It is tried again for up to 60
+        seconds, as a router needs a moment to notice its server.
+      - O(validate_certs) holds for it as well, O(ca_path) where the controller has that file. C(REQUESTS_CA_BUNDLE) of the controller's
+        environment is honoured.
     type: str
   leader:
-    description: The host of rank 0 for a follower. Not part of this release.
+    description:
+      - C(host:port) or URL of rank 0's server, as this host reaches it. Not used on rank 0 itself.
+      - With it a follower is ready when its own unit, markers and processes are, and the leader passes the gates C(identity) and
+        C(serving), with as many nodes. Without it the state of a running follower is V(follower), which is neither ready nor a failure.
     type: str
+  state_dir:
+    description:
+      - Folder on the target in which C(starts.jsonl) remembers the last 200 verified starts, for O(timeout=auto) and RV(estimate).
+      - Empty keeps nothing. Nothing is kept in check mode or when O(wait=false), nor of a start whose beginning the journal does not hold.
+    type: path
+    default: /var/lib/specdec/sglang
   slice:
     description: Seconds after which the module reports back although nothing is decided. Set by the action plugin.
     type: float
@@ -178,7 +199,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: One of V(ready), V(loading), V(crashed), V(crash_loop), V(stopping), V(stopped), V(not_found).
+  description: One of V(ready), V(loading), V(crashed), V(crash_loop), V(stopping), V(stopped), V(not_found), V(follower).
   returned: always
   type: str
   sample: ready
@@ -290,6 +311,51 @@ server:
   returned: always
   type: dict
   sample: {"version": "0.5.23", "model": "kimi-k2.6", "max_total_num_tokens": 428672}
+node_rank:
+  description: The node's rank, on a follower.
+  returned: when above 0
+  type: int
+timeout:
+  description: Seconds that the wait may take, also when O(timeout=auto).
+  returned: always
+  type: float
+estimate:
+  description: What earlier verified starts of this model, host class and cache state tell of this one.
+  returned: when RV(state=loading) and there were such starts
+  type: dict
+  contains:
+    total_s:
+      description: Seconds of the whole start.
+      type: float
+    left_s:
+      description: Seconds left.
+      type: float
+    slowest_s:
+      description: Seconds of the slowest earlier one.
+      type: float
+    from:
+      description: Number of earlier starts.
+      type: int
+    longer:
+      description: Whether this start has taken longer than every earlier one.
+      type: bool
+client:
+  description: What the check of O(client_url) from the controller gave.
+  returned: when O(client_url) was given and the server itself is ready
+  type: dict
+  contains:
+    url:
+      description: The URL that was asked.
+      type: str
+    ok:
+      description: Whether it lists the expected model.
+      type: bool
+    detail:
+      description: What was seen.
+      type: str
+    seconds:
+      description: Seconds until it did, or until it was given up.
+      type: float
 detected_at:
   description: When the verdict was made, seconds since the epoch on the target's clock.
   returned: always
@@ -359,6 +425,8 @@ resume:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.specdec.serving.plugins.module_utils import _starts
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import FOLLOWER
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
@@ -374,13 +442,16 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         options = options_from(module.params, check_mode=module.check_mode)
-        with SystemHost(options.unit, options.endpoint, options.listen_host) as host:
-            result = Waiter(options, host).run()
+        with SystemHost(options.unit, options.endpoint, options.listen_host, options.leader) as host:
+            waiter = Waiter(options, host, _starts.load(options.state_dir))
+            result = waiter.run()
+            if options.wait and result["ready"]:
+                result["notices"] += filter(None, [_starts.note(options.state_dir, result, waiter.subject())])
     except (HangUp, OptionError, SystemdError) as error:
         module.fail_json(msg=str(error))
     for warning in result.pop("notices"):
         module.warn(warning)
-    if result["finished"] and options.wait and not result["ready"]:
+    if result["finished"] and options.wait and not result["ready"] and result["state"] != FOLLOWER:
         module.fail_json(**result)
     module.exit_json(**result)
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import typing as t
 
@@ -16,6 +17,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._http import HttpE
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import EngineProcess
+from ansible_collections.specdec.serving.plugins.module_utils._starts import Start, Subject
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
     STARTING_MESSAGE_ID,
@@ -93,11 +95,13 @@ class ScriptedHost(Host):
             "/ready": (200, b""),
             "/generate": {"meta_info": {"completion_tokens": 4}},
         }
+        self.leads: dict[str, t.Any] = {}
         self.requests: list[str] = []
         self.allowed: dict[str, float] = {}
         self.limits: list[float] = []
         self.bodies: dict[str, t.Any] = {}
         self.shows = 0
+        self.arguments: dict[str, t.Any] = {}
         self.error = ""
         self.lost: list[Entry] = []
         self.kernel: list[str] = []
@@ -189,7 +193,7 @@ class ScriptedHost(Host):
         return self.alive
 
     def main_arguments(self) -> t.Mapping[str, t.Any]:
-        return {}
+        return self.arguments
 
     def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
         return self.processes
@@ -242,6 +246,12 @@ class ScriptedHost(Host):
         status, body = answer if isinstance(answer, tuple) else (200, json.dumps(answer).encode())
         return Response(status=status, body=body, elapsed=0.001)
 
+    def request_leader(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+        return self.request(method, f"leader:{path}", timeout=timeout, payload=payload)
+
+    def driver(self) -> str:
+        return "580.95.05"
+
     def pause(self, seconds: float) -> None:
         until = self.now + max(seconds, 0.001)
         if self._events and self._events[0][0] <= until:
@@ -261,12 +271,181 @@ PARAMS: dict[str, t.Any] = {
 }
 
 
-def wait(host: ScriptedHost, *, check_mode: bool = False, **params: t.Any) -> dict[str, t.Any]:
-    return Waiter(options_from({**PARAMS, **params}, check_mode=check_mode), host).run()
+def wait(
+    host: ScriptedHost, *, check_mode: bool = False, starts: t.Sequence[Start] = (), **params: t.Any
+) -> dict[str, t.Any]:
+    return Waiter(options_from({**PARAMS, **params}, check_mode=check_mode), host, starts).run()
 
 
 def gates(result: dict[str, t.Any]) -> dict[str, t.Any]:
     return {gate["name"]: gate["passed"] for gate in result["gates"]}
+
+
+# -- followers ---------------------------------------------------------------------------------------------------------
+
+NODES = {"tp_size": 2, "nnodes": 2, "node_rank": 1}
+
+
+def follower(**info: t.Any) -> ScriptedHost:
+    """A node of rank 1 whose own port answers 200 to everything, and whose leader does not listen yet."""
+    host = ScriptedHost()
+    host.load()
+    host.port_view = OWN
+    host.answers.update(
+        {f"leader:{path}": HttpError("refused") for path in ("/v1/models", "/model_info", "/server_info", "/ready")}
+    )
+    host.leads = {
+        "leader:/v1/models": host.answers["/v1/models"],
+        "leader:/model_info": host.answers["/model_info"],
+        "leader:/server_info": {
+            **host.answers["/server_info"],
+            "tp_size": 2,
+            "nnodes": 2,
+            "node_rank": 0,
+            "port": 40000,
+            **info,
+        },
+        "leader:/ready": (200, b""),
+        "leader:/generate": host.answers["/generate"],
+    }
+    return host
+
+
+def test_a_follower_without_leader_is_no_failure_and_not_ready() -> None:
+    host = follower()
+    result = wait(host, settings=NODES)
+    assert (result["state"], result["ready"], result["finished"], result["node_rank"]) == ("follower", False, True, 1)
+    assert "msg" not in result
+    assert host.requests == []
+    assert gates(result) == {
+        "unit": True,
+        "port_owner": True,
+        "markers": True,
+        "identity": None,
+        "serving": None,
+        "stability": True,
+    }
+    assert any("give leader" in notice for notice in result["notices"])
+
+
+def test_a_follower_is_known_by_its_command_line() -> None:
+    host = follower()
+    host.arguments = {"model_path": "/models/k26", "tp_size": "2", "nnodes": "2", "node_rank": "1"}
+    assert wait(host, settings={})["state"] == "follower"
+
+
+def test_a_follower_waits_for_its_own_ranks_first() -> None:
+    host = ScriptedHost()
+    host.at(30.0, host.load)
+    result = wait(host, settings=NODES)
+    assert (result["state"], result["elapsed"] >= 30.0) == ("follower", True)
+    assert wait(ScriptedHost(), settings=NODES, timeout="5")["state"] == "loading"
+
+
+def test_a_follower_without_schedulers_is_none_yet() -> None:
+    host = follower()
+    host.processes = frozenset((EngineProcess("main", 87, 1),))
+    result = wait(host, settings=NODES, timeout="5")
+    assert result["state"] == "loading"
+    assert "no scheduler process" in result["diagnosis"]["summary"]
+
+
+def test_a_follower_is_proven_by_its_leader() -> None:
+    host = follower()
+    host.at(60.0, lambda: host.answers.update(host.leads))
+    result = wait(host, settings=NODES, leader="10.0.0.1:40000")
+    assert (result["state"], result["ready"]) == ("ready", True)
+    assert 60.0 <= result["elapsed"] <= 61.0
+    assert set(gates(result).values()) == {True}
+    assert not [path for path in host.requests if not path.startswith("leader:")]
+    # A start that waits for another host must not flood it.
+    assert len(host.requests) < 150
+
+
+def test_a_leader_that_does_not_know_of_all_nodes_is_told() -> None:
+    host = follower(nnodes=1)
+    host.answers.update(host.leads)
+    result = wait(host, settings=NODES, leader="10.0.0.1:40000")
+    assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "settings_mismatch")
+    assert "nnodes asked 2, running 1" in result["diagnosis"]["summary"]
+
+
+def test_a_follower_whose_rank_dies_is_not_ready() -> None:
+    host = follower()
+    host.answers.update(host.leads)
+
+    def generate() -> t.Any:
+        host.processes = frozenset(process for process in ENGINE if process.role != "scheduler")
+        return {"meta_info": {"completion_tokens": 4}}
+
+    host.answers["leader:/generate"] = generate
+    result = wait(host, settings=NODES, leader="10.0.0.1:40000", timeout="5")
+    assert not result["ready"]
+
+
+def test_a_leader_is_not_asked_about_rank_0() -> None:
+    host = ScriptedHost()
+    host.serve()
+    assert wait(host, leader="10.0.0.1:40000", settings={"node_rank": 0})["ready"]
+    assert not [path for path in host.requests if path.startswith("leader:")]
+
+
+# -- earlier starts ----------------------------------------------------------------------------------------------------
+
+
+def earlier(total: float, **changes: t.Any) -> Start:
+    phases = (("starting", 10.0), ("loading_weights", total - 10.0))
+    subject = Subject(model_path="/models/k26", release="0.5.23", driver="580.95.05", gpus=("",))
+    start = Start(subject=subject, invocation_id="c" * 32, at=1.0, cache="warm", phases=phases, total_s=total)
+    return dataclasses.replace(start, **changes)
+
+
+def test_the_automatic_timeout_follows_the_slowest_start() -> None:
+    host = ScriptedHost()
+    result = wait(host, timeout="auto", starts=[earlier(600.0), earlier(900.0)])
+    assert (result["timeout"], result["elapsed"] // 1) == (2700.0, 2700.0)
+    assert "2, the slowest 900 s" in result["diagnosis"]["summary"]
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        [],
+        [earlier(100.0)],
+        [earlier(900.0, cache="cold")],
+        [earlier(900.0, subject=Subject(model_path="/models/other"))],
+    ],
+    ids=["none", "quick", "other cache state", "other model"],
+)
+def test_the_automatic_timeout_is_never_less_than_the_default(starts: list[Start]) -> None:
+    host = ScriptedHost()
+    host.at(1.0, host.serve)
+    assert wait(host, timeout="auto", starts=starts)["timeout"] == 1350.0
+
+
+def test_a_timeout_that_was_given_stays() -> None:
+    host = ScriptedHost()
+    result = wait(host, timeout="20", starts=[earlier(900.0)])
+    assert (result["timeout"], result["elapsed"] // 1) == (20.0, 20.0)
+
+
+def test_the_rest_is_estimated() -> None:
+    host = ScriptedHost()
+    host.at(10.0, lambda: host.log("Load weight begin. avail mem=21.60 GB"))
+    result = wait(host, slice=20.0, starts=[earlier(100.0)])
+    assert result["estimate"] == {
+        "total_s": pytest.approx(100.0, abs=0.5),
+        "left_s": pytest.approx(88.0, abs=0.5),
+        "slowest_s": 100.0,
+        "from": 1,
+        "longer": False,
+    }
+
+
+def test_a_start_that_takes_longer_than_every_earlier_one_says_so() -> None:
+    result = wait(ScriptedHost(), slice=101.0, starts=[earlier(90.0), earlier(100.0)])
+    assert (result["estimate"]["longer"], result["estimate"]["from"]) == (True, 2)
+    assert "estimate" not in wait(ScriptedHost(), slice=20.0)
 
 
 # -- ready -------------------------------------------------------------------------------------------------------------
@@ -880,12 +1059,14 @@ def test_a_short_key_of_the_server_does_not_mask_the_verdict(key: str) -> None:
         ({"timeout": "0"}, "above 0"),
         ({"timeout": "-5"}, "above 0"),
         ({"timeout": "nan"}, "above 0"),
-        ({"timeout": "auto"}, "not part of this release"),
-        ({"timeout": "soon"}, "no number"),
+        ({"timeout": "inf"}, "above 0"),
+        ({"timeout": "soon"}, "neither a number of seconds nor"),
         ({"port": 0}, "1 to 65535"),
         ({"port": 70000}, "1 to 65535"),
-        ({"leader": "b300"}, "not part of this release"),
-        ({"client_url": "http://x"}, "not part of this release"),
+        ({"leader": "b300"}, "neither host:port nor a URL"),
+        ({"leader": "http://b300:30001/v1"}, "has a path"),
+        ({"client_url": "serve.example"}, "no URL"),
+        ({"client_url": "http://user:secret-word@serve.example"}, "user name or password"),
         ({"max_restarts": -1}, "must not be below 0"),
         ({"stable_for": -0.5}, "must not be below 0"),
         ({"api_key": "short"}, "at least 8"),
