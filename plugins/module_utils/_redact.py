@@ -10,8 +10,12 @@ SGLang itself prints its keys: in the journal's ``server_args=`` line, in ``/ser
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import shlex
 import typing as t
+import urllib.parse
 
 MASK = "********"
 
@@ -38,11 +42,12 @@ def _mask(match: t.Match[str]) -> str:
 
 def redact_text(text: str, secrets: t.Iterable[str] = ()) -> str:
     """Mask secret arguments by their name and every string of ``secrets`` wherever it stands in ``text``."""
-    for pattern in _PATTERNS:
-        text = pattern.sub(_mask, text)
-    # The longest first: one key may be the beginning of another.
+    # What is known comes first: a pattern may see but a part of a value that holds signs. The longest first: one key may
+    # be the beginning of another.
     for secret in sorted(set(filter(None, secrets)), key=len, reverse=True):
         text = text.replace(secret, MASK)
+    for pattern in _PATTERNS:
+        text = pattern.sub(_mask, text)
     return text
 
 
@@ -103,4 +108,142 @@ def mask_command(words: t.Sequence[str]) -> str:
     return " ".join(shown)
 
 
-__all__ = ("MASK", "SECRET_ARGUMENTS", "mask_command", "redact", "redact_text")
+def secret_words(words: t.Sequence[str]) -> set[str]:
+    """The values of secret arguments on a command line: what `mask_command` hides behind its flags."""
+    found: set[str] = set()
+    for word, following in zip(words, [*words[1:], ""]):
+        flag, equals, value = word.partition("=")
+        if equals and (_is_secret_flag(flag) or is_secret_variable(flag)):
+            found.add(value)
+        elif _is_secret_flag(word):
+            found.add(following)
+    return found - {""}
+
+
+# --- variables, and text of any kind ------------------------------------------------------------------------------------------
+
+_SECRET_VARIABLE = re.compile(
+    r"(TOKEN|SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIALS?|API_?KEYS?|ACCESS_?KEYS?)(?![A-Z])|(^|_)(KEY|PAT|PWD)(_|$)",
+    re.IGNORECASE,
+)
+#: Variables that bear such a name and tell where or what, not the secret itself.
+_PUBLIC_VARIABLES = {"CREDENTIALS_DIRECTORY", "PWD", "OLDPWD"}
+
+
+def is_secret_variable(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: `HF_TOKEN`, `AWS_SECRET_ACCESS_KEY`, `DB_PASSWORD`."""
+    return name not in _PUBLIC_VARIABLES and _SECRET_VARIABLE.search(name) is not None
+
+
+def spellings(secret: str) -> set[str]:
+    """A secret as JSON, Python, a shell, a URL and systemd write it, and in base64."""
+    quoted = {
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        shlex.quote(secret),
+        secret.replace("\\", "\\\\").replace('"', '\\"'),
+        "".join(f"\\x{ord(sign):02x}" if sign in " \t'\"\\" else sign for sign in secret),
+        urllib.parse.quote(secret, safe=""),
+        urllib.parse.quote_plus(secret),
+    }
+    raw = secret.encode("utf-8", "surrogateescape")
+    encoded = (
+        {base64.b64encode(raw).decode("ascii"), base64.urlsafe_b64encode(raw).decode("ascii")}
+        if len(raw) >= 8
+        else set()
+    )
+    return {secret, *quoted, *encoded}
+
+
+_WORD = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?!None\b|null\b)[^\s'"]+)"""
+_ANYWHERE = (
+    # Of every program: --hf-token X, --password=X, and the words of a list as Python or JSON prints it.
+    re.compile(rf"(?P<keep>(?<![\w-])--?{_SECRET_NAME}(?:=|\s+|['\"]\s*,\s*))(?P<value>{_WORD})", re.IGNORECASE),
+    # What argparse takes for SGLang's keys.
+    re.compile(
+        rf"(?P<keep>(?<![\w-])--(?:api(?:-k(?:ey?)?)?|admin(?:-[a-z-]*)?)(?:=|\s+|['\"]\s*,\s*))(?P<value>{_WORD})"
+    ),
+    # Names that are sure enough in running text; `token` alone is not, where tokens are counted.
+    re.compile(
+        r"(?P<keep>(?<![\w-])['\"]?[\w-]*(?:api[-_]key|passw(?:or)?d|passphrase|secret|access[-_]key|(?:hf|auth|access|bearer)[-_]token)"
+        rf"['\"]?\s*[=:]\s*)(?P<value>{_VALUE})",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?P<keep>\bAuthorization['\"]?\s*:\s*['\"]?Basic\s+)(?P<value>[^\s'\",]+)", re.IGNORECASE),
+    # Keys that tell by their own form: Hugging Face, OpenAI and its likes, GitHub, AWS, JSON Web Tokens.
+    re.compile(
+        r"(?P<keep>(?<![A-Za-z0-9]))(?P<value>hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[opsu]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}"
+        r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    ),
+)
+# A unit's SetCredential=NAME:VALUE, which may go on in the next line.
+_CREDENTIAL_LINES = re.compile(
+    r"(?P<keep>^\s*SetCredential(?:Encrypted)?=[^:\n]*:)(?P<value>(?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
+)
+# NAME=VALUE, 'NAME': 'VALUE', and in a unit file "NAME=VALUE with blanks".
+_ASSIGNMENT = re.compile(
+    r"""(?P<keep>(?<![A-Za-z0-9_])(?:(?P<open>["'])(?=[A-Z][A-Z0-9_]*=))?(?P<name>[A-Z][A-Z0-9_]*)['"]?\s*[=:]\s*)"""
+    r"""(?P<value>(?(open)(?:\\.|(?!(?P=open))[^\n\\])*|(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]+)))"""
+)
+#: Without one of these a line holds nothing that the patterns would find: they are too slow for every line.
+_TRIGGERS = re.compile(
+    r"key|passw|passphrase|secret|credential|bearer|basic|--api|--admin|://|hf_|sk-|gh._|eyJ|(?-i:AKIA|PAT|PWD|TOKEN)"
+    # Not the bare word: SGLang counts tokens in every other line.
+    r"|(?:hf|auth|access)[-_]token|-[\w-]*token[\s='\"]",
+    re.IGNORECASE,
+)
+
+
+def _mask_assignment(match: t.Match[str]) -> str:
+    return _mask(match) if is_secret_variable(match.group("name")) else match.group()
+
+
+class Masker:
+    """Takes secrets out of text of any kind: logs, unit files, environments, command lines.
+
+    Known values are masked in all their `spellings`, wherever they stand; others by the name before them, or by their
+    own form. What is left of a line stays readable.
+    """
+
+    def __init__(self, secrets: t.Iterable[str] = ()) -> None:
+        known: set[str] = set()
+        for secret in filter(None, secrets):
+            known |= spellings(secret)
+        self._known = sorted(known, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        """The text without secrets. Give whole lines."""
+        for secret in self._known:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        lines = text.split("\n")
+        hit = False
+        for number, line in enumerate(lines):
+            if _TRIGGERS.search(line):
+                hit = True
+                lines[number] = self._line(line)
+        if hit:
+            text = "\n".join(lines)
+        # The only one that goes over lines.
+        return _CREDENTIAL_LINES.sub(_mask, text) if "SetCredential" in text else text
+
+    @staticmethod
+    def _line(line: str) -> str:
+        for pattern in (*_PATTERNS, *_ANYWHERE):
+            line = pattern.sub(_mask, line)
+        line = _ASSIGNMENT.sub(_mask_assignment, line)
+        return _USERINFO.sub(rf"\g<1>{MASK}@", line)
+
+
+__all__ = (
+    "MASK",
+    "SECRET_ARGUMENTS",
+    "Masker",
+    "is_secret_variable",
+    "mask_command",
+    "redact",
+    "redact_text",
+    "secret_words",
+    "spellings",
+)

@@ -122,6 +122,7 @@ ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
     "client_url": {"type": "str"},
     "leader": {"type": "str"},
     "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
+    "keep_evidence": {"type": "int", "no_log": False, "default": 5},
     "slice": {"type": "float"},
     "log_lines": {"type": "int", "default": 20},
     "resume": {"type": "dict"},
@@ -212,6 +213,7 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         ("max_restarts", 0),
         ("log_lines", 0),
         ("expected_markers", 0),
+        ("keep_evidence", 0),
     ):
         if params[name] is not None and params[name] < least:
             raise OptionError(f"{name} {params[name]!r} must not be below {least}")

@@ -154,10 +154,21 @@ options:
     type: str
   state_dir:
     description:
-      - Folder on the target in which C(starts.jsonl) remembers the last 200 verified starts, for O(timeout=auto) and RV(estimate).
+      - Folder on the target in which C(starts.jsonl) remembers the last 200 verified starts, for O(timeout=auto) and RV(estimate),
+        and C(evidence/UNIT) holds what explains failed ones, see O(keep_evidence).
       - Empty keeps nothing. Nothing is kept in check mode or when O(wait=false), nor of a start whose beginning the journal does not hold.
     type: path
     default: /var/lib/specdec/sglang
+  keep_evidence:
+    description:
+      - How many archives of failed starts stay on the host for each unit; V(0) makes none. One start judged again replaces its archive.
+      - An archive holds the journal of the start, the unit, its environment and arguments, the kernel's log, processes with what they wait
+        for (and their Python stacks where C(py-spy) is installed), sockets, GPUs, memory, disks, releases, and the verdict. Only root
+        can read it. Values that look secret are masked, and so is every key that the unit is known to have.
+      - It is made after the verdict, in 15 seconds at most. What goes wrong is a warning and changes no verdict.
+      - P(specdec.serving.sglang#role) has the playbook C(specdec.serving.collect), which fetches them.
+    type: int
+    default: 5
   slice:
     description: Seconds after which the module reports back although nothing is decided. Set by the action plugin.
     type: float
@@ -405,6 +416,11 @@ log_tail:
   returned: always
   type: list
   elements: str
+evidence:
+  description: Archive on the target with what explains the failed start, see O(keep_evidence). RV(ignore:msg) ends with it.
+  returned: when a start failed and its evidence could be kept
+  type: str
+  sample: /var/lib/specdec/sglang/evidence/sglang-k26-dflash.service/20260701T101500Z-hung-272f739531054238bddee199427e4ea6.tar.gz
 log_incomplete:
   description: Why the journal cannot hold the whole start, or empty.
   returned: always
@@ -425,7 +441,7 @@ resume:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.specdec.serving.plugins.module_utils import _starts
+from ansible_collections.specdec.serving.plugins.module_utils import _evidence, _starts
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import FOLLOWER
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
@@ -449,6 +465,7 @@ def main() -> None:
                 result["notices"] += filter(None, [_starts.note(options.state_dir, result, waiter.subject())])
     except (HangUp, OptionError, SystemdError) as error:
         module.fail_json(msg=str(error))
+    _evidence.keep(result, module.params, wait=options.wait)
     for warning in result.pop("notices"):
         module.warn(warning)
     if result["finished"] and options.wait and not result["ready"] and result["state"] != FOLLOWER:
