@@ -3,27 +3,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The journal of one invocation of a unit: commands, entries, a follower. PRIVATE to specdec.serving.
 
-Read by `journalctl --output=json`, since the bindings exist only for the distribution's own Python.
-An invocation id is unique, so the first read needs no cursor. Later reads use `--cursor`, which includes
-the entry it names, and drop that entry: `--after-cursor` loses the first line before systemd 255
-(systemd issue 30288).
+Read by journalctl, since the bindings exist only for the distribution's own Python. What may be much comes as
+`--output=export`, which costs journalctl about half of what `--output=json` does; small reads come as JSON.
+
+An invocation id is unique, so the first read needs no cursor. Later reads use `--cursor`, which includes the entry it
+names, and drop that entry: `--after-cursor` loses the first line before systemd 255 (systemd issue 30288).
 
 The service's own lines carry `_SYSTEMD_INVOCATION_ID`, PID 1's lines about it `INVOCATION_ID`, and
 journald's notice that it suppressed lines `OBJECT_SYSTEMD_INVOCATION_ID`. See journalctl(1),
-systemd.journal-fields(7) and the systemd project's JOURNAL_EXPORT_FORMATS text for the JSON form.
+systemd.journal-fields(7) and the systemd project's JOURNAL_EXPORT_FORMATS text for both forms.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 __all__ = [
     "ENVIRONMENT",
@@ -32,11 +35,14 @@ __all__ = [
     "MESSAGE_STARTED",
     "MESSAGE_SUPPRESSED",
     "Entry",
+    "ExportParser",
     "Follower",
     "LineJoiner",
     "Read",
     "clean",
     "command",
+    "damage",
+    "entry_of",
     "explain",
     "parse_entry",
     "read_once",
@@ -56,12 +62,11 @@ MESSAGE_EXITED = "98e322203f7a4ed290d09fe03c09fe15"
 MESSAGE_FAILED = "d9b373ed55a64feb8242e02dbe79a49c"
 MESSAGE_SUPPRESSED = "a596d6fe7bfa4994828e72309e95d61e"
 
+# Each field that an entry has costs journalctl about two microseconds: no more than are used.
 _FIELDS = (
     "MESSAGE",
     "MESSAGE_ID",
-    "PRIORITY",
     "_PID",
-    "SYSLOG_IDENTIFIER",
     "_SYSTEMD_INVOCATION_ID",
     "INVOCATION_ID",
     "EXIT_CODE",
@@ -73,8 +78,7 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One entry of the journal.
 
     Times in microseconds: `realtime_us` since the epoch, `monotonic_us` since boot (the clock of
@@ -89,7 +93,6 @@ class Entry:
     monotonic_us: int
     pid: int
     message: str
-    identifier: str
     message_id: str
     exit_code: str
     exit_status: int | None
@@ -117,6 +120,7 @@ def command(
     follow: bool = False,
     lines: int | None = None,
     about: bool = False,
+    output: str = "json",
     program: Sequence[str] = ("journalctl",),
 ) -> list[str]:
     """The journalctl command line for one invocation of a unit.
@@ -127,7 +131,7 @@ def command(
     """
     if not re.fullmatch(r"[0-9a-f]{32}", invocation_id):
         raise ValueError(f"invocation id {invocation_id!r} is not 32 hexadecimal digits, as systemd's InvocationID is")
-    words = [*program, "--quiet", "--no-pager", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}"]
+    words = [*program, "--quiet", "--no-pager", f"--output={output}", "--all", f"--output-fields={','.join(_FIELDS)}"]
     if follow:
         # --follow alone shows the last ten lines only, with a cursor too.
         words += ["--follow", "--lines=all" if lines is None else f"--lines={lines}"]
@@ -159,6 +163,15 @@ def explain(returncode: int, stderr: str) -> str:
     if returncode != 0:
         return f"journalctl ended with {returncode}: {text or 'no message'}"
     return ""
+
+
+def damage(stderr: str) -> str:
+    """Which journal files journalctl passed over because they are damaged, in its words; "" if none.
+
+    The rest is read and the exit status is 0, so nothing else tells that lines are missing.
+    """
+    found = [line.strip() for line in stderr.splitlines() if "ignoring file" in line]
+    return "; ".join(dict.fromkeys(found))
 
 
 def system_journal_readable(*, roots: Iterable[str] = ("/var/log/journal", "/run/log/journal")) -> bool | None:
@@ -219,61 +232,158 @@ def _decode(value: Any) -> str:
     return ""
 
 
-def _text(value: Any) -> str:
-    # The usual cases first: thousands of lines a second may come.
-    if isinstance(value, str):
-        return value
-    return "" if value is None else _decode(value)
-
-
-def _number(value: Any) -> int:
-    if value is None:
-        return 0
+def _number(text: str | None) -> int:
     try:
-        return int(_text(value))
+        return int(text) if text else 0
     except ValueError:
         return 0
 
 
-def parse_entry(line: str | bytes, *, invocation_id: str | None = None) -> Entry | None:
-    """One line of `--output=json`, or None if it is no entry.
+def entry_of(fields: Mapping[str, str], *, invocation_id: str | None = None) -> Entry:
+    """The entry that has these fields. With `invocation_id` only lines of that very invocation count as `own`."""
+    get = fields.get
+    invocation = get("_SYSTEMD_INVOCATION_ID", "")
+    message_id = get("MESSAGE_ID", "")
+    status = get("EXIT_STATUS")
+    return Entry(
+        cursor=get("__CURSOR", ""),
+        realtime_us=_number(get("__REALTIME_TIMESTAMP")),
+        monotonic_us=_number(get("__MONOTONIC_TIMESTAMP")),
+        pid=_number(get("_PID")),
+        message=clean(get("MESSAGE", "")),
+        message_id=message_id,
+        exit_code=get("EXIT_CODE", ""),
+        exit_status=None if status is None else _number(status),
+        unit_result=get("UNIT_RESULT", ""),
+        n_dropped=_number(get("N_DROPPED")),
+        line_break=get("_LINE_BREAK", ""),
+        own=(
+            # journald's notices carry journald's own invocation, PID 1's lines none.
+            bool(invocation) and message_id != MESSAGE_SUPPRESSED
+            if invocation_id is None
+            else invocation == invocation_id
+        ),
+        stream=get("_STREAM_ID", ""),
+        invocation=invocation,
+    )
 
-    With `invocation_id` only lines of that very invocation count as `own`.
-    """
+
+def parse_entry(line: str | bytes, *, invocation_id: str | None = None) -> Entry | None:
+    """One line of `--output=json`, or None if it is no entry; `invocation_id` as in `entry_of`."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         return None
     if not isinstance(data, dict):
         return None
-    get = data.get
-    message = get("MESSAGE")
-    invocation = get("_SYSTEMD_INVOCATION_ID")
-    message_id = get("MESSAGE_ID")
-    status = get("EXIT_STATUS")
-    dropped = get("N_DROPPED")
-    return Entry(
-        cursor=_text(get("__CURSOR")),
-        realtime_us=_number(get("__REALTIME_TIMESTAMP")),
-        monotonic_us=_number(get("__MONOTONIC_TIMESTAMP")),
-        pid=_number(get("_PID")),
-        message=clean(_text(message)),
-        identifier=_text(get("SYSLOG_IDENTIFIER")),
-        message_id=_text(message_id),
-        exit_code=_text(get("EXIT_CODE")),
-        exit_status=None if status is None else _number(status),
-        unit_result=_text(get("UNIT_RESULT")),
-        n_dropped=0 if dropped is None else _number(dropped),
-        line_break=_text(get("_LINE_BREAK")),
-        own=(
-            # journald's notices carry journald's own invocation, PID 1's lines none.
-            invocation is not None and message_id != MESSAGE_SUPPRESSED
-            if invocation_id is None
-            else invocation == invocation_id
-        ),
-        stream=_text(get("_STREAM_ID")),
-        invocation=_text(invocation),
-    )
+    fields = {name: _decode(value) for name, value in data.items() if value is not None}
+    return entry_of(fields, invocation_id=invocation_id)
+
+
+class ExportParser:
+    """The entries in `--output=export`, fed in pieces that are cut anywhere: field names to text.
+
+    A field is `NAME=text`, or, where its value is no plain line, `NAME`, a newline, the length in 8 bytes, the value. An
+    empty line ends an entry. Of a field that repeats, the values come one a line. An entry with a value beyond `longest`
+    bytes is passed over and counted in `malformed`, as is anything that is no field.
+    """
+
+    # What nearly all entries are: fields of one line each.
+    _PLAIN = re.compile(rb"(?:[A-Z0-9_]+=[^\n]*\n)+\n")
+    _NAME = re.compile(rb"[A-Z0-9_]{1,64}")
+
+    def __init__(self, *, longest: int = 4 * 1024 * 1024) -> None:
+        self.malformed = 0
+        self._longest = longest
+        self._rest = b""
+        self._skip = 0
+        self._spoilt = False
+
+    def feed(self, data: bytes) -> list[dict[str, str]]:
+        """The entries that are complete with these bytes."""
+        if self._skip:
+            passed = min(self._skip, len(data))
+            self._skip -= passed
+            data = data[passed:]
+        data = self._rest + data if self._rest else data
+        found: list[dict[str, str]] = []
+        at = 0
+        while True:
+            plain = None if self._spoilt else self._PLAIN.match(data, at)
+            if plain is not None:
+                found.append(self._lines(data[at : plain.end() - 2]))
+                at = plain.end()
+                continue
+            spoilt, before = self._spoilt, at
+            at = self._pass_over(data, at) if spoilt else self._any(data, at, found)
+            if at == before and self._spoilt is spoilt:
+                break
+        self._rest = data[at:]
+        if len(self._rest) > 2 * self._longest:
+            self._spoil()
+            self._rest = b""
+        return found
+
+    def close(self) -> list[dict[str, str]]:
+        """The last entry, where what wrote it ended before the empty line."""
+        return self.feed(b"\n" if self._rest.endswith(b"\n") else b"\n\n") if self._rest else []
+
+    @staticmethod
+    def _lines(block: bytes) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        for line in block.decode("utf-8", "replace").split("\n"):
+            name, _equals, value = line.partition("=")
+            fields[name] = f"{fields[name]}\n{value}" if name in fields else value
+        return fields
+
+    def _spoil(self) -> None:
+        self.malformed += not self._spoilt
+        self._spoilt = True
+
+    def _any(self, data: bytes, begin: int, found: list[dict[str, str]]) -> int:
+        """Take one entry of any kind, and give where it ends; `begin` when it is not complete or turns out spoilt."""
+        values: dict[str, list[bytes]] = {}
+        at = begin
+        while True:
+            end = data.find(b"\n", at)
+            if end < 0:
+                return begin
+            if end == at:
+                if values:
+                    found.append({name: b"\n".join(parts).decode("utf-8", "replace") for name, parts in values.items()})
+                return at + 1
+            name, equals, value = data[at:end].partition(b"=")
+            at = end + 1
+            if not self._NAME.fullmatch(name):
+                self._spoil()
+                return begin
+            if not equals:
+                size = int.from_bytes(data[at : at + 8], "little")
+                if len(data) >= at + 8 and size > self._longest:
+                    self._spoil()
+                    return begin
+                at += 8 + size + 1
+                if len(data) < at:
+                    return begin
+                value = data[at - size - 1 : at - 1]
+            values.setdefault(name.decode(), []).append(value)
+
+    def _pass_over(self, data: bytes, at: int) -> int:
+        """Take one field of a spoilt entry, or its end, and give where that ends; `at` when it is not complete."""
+        end = data.find(b"\n", at)
+        if end < 0:
+            return at
+        if end == at:
+            self._spoilt = False
+            return at + 1
+        name, equals, _value = data[at:end].partition(b"=")
+        if equals or not self._NAME.fullmatch(name):
+            return end + 1
+        if len(data) < end + 9:
+            return at
+        stop = end + 9 + int.from_bytes(data[end + 1 : end + 9], "little") + 1
+        self._skip = max(0, stop - len(data))
+        return min(stop, len(data))
 
 
 class LineJoiner:
@@ -296,7 +406,7 @@ class LineJoiner:
             return None
         if begun is None:
             return entry
-        return replace(entry, message=(begun + entry.message)[: self._limit])
+        return entry._replace(message=(begun + entry.message)[: self._limit])
 
 
 # --- one read -----------------------------------------------------------------------------------------------------------
@@ -346,31 +456,35 @@ def read_once(
 
 
 def read_orphans(
-    runner: Runner, *, unit: str, since_us: int, namespace: str | None = None, lines: int = 1000
+    runner: Runner, *, unit: str, boot_id: str, since_us: int, namespace: str | None = None, lines: int = 1000
 ) -> tuple[Entry, ...]:
-    """The unit's lines since `since_us` (realtime, microseconds) that bear no invocation id, as `own` entries.
+    """The unit's lines of this boot since `since_us` (monotonic) that bear no invocation id, as `own` entries.
 
     A process that writes its first line as it dies is gone when journald looks it up: the line is stored with the unit's
     name and no invocation (seen with systemd 252). Such are the lines that explain a start that fails at once, so
-    read them after a failure. Only the newest `lines` of the unit are searched.
+    read them after a failure. Only the newest `lines` of the unit are searched. The time of day plays no part: it may
+    have been set since.
     """
     words = ["journalctl", "--quiet", "--no-pager", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}"]
-    words += [f"--lines={lines}", f"--since=@{since_us // 1_000_000}"]
-    words += [f"--namespace=+{namespace}"] if namespace else []
-    _code, out, _err = runner([*words, f"_SYSTEMD_UNIT={unit}"])
+    words += [f"--lines={lines}", *([f"--namespace=+{namespace}"] if namespace else [])]
+    _code, out, _err = runner([*words, f"_SYSTEMD_UNIT={unit}", f"_BOOT_ID={boot_id.replace('-', '')}"])
     found: list[Entry] = []
     joiner = LineJoiner()
     for line in out.split("\n"):
         entry = parse_entry(line) if line else None
-        if entry is None or entry.invocation or entry.realtime_us < since_us:
+        if entry is None or entry.invocation or entry.monotonic_us < since_us:
             continue
-        whole = joiner.feed(replace(entry, own=True))
+        whole = joiner.feed(entry._replace(own=True))
         if whole is not None:
             found.append(whole)
     return tuple(found)
 
 
 # --- following ----------------------------------------------------------------------------------------------------------
+
+# fcntl(2); the name exists from Python 3.10 on. 64 KiB would be full after a hundredth of a second of 10,000 lines a second.
+_F_SETPIPE_SZ = 1031
+_PIPE_BYTES = 1024 * 1024
 
 # Run between us and journalctl. A preexec_fn would run Python between fork and exec, where a lock held by another
 # thread is held for ever, and is refused in subinterpreters. A second exec has neither fault, and the setting
@@ -396,8 +510,8 @@ except OSError as error:
 class Follower:
     """Follows the journal of one invocation without ever blocking.
 
-    `fileno()` is for select or poll; `read()` gives what is there, at most `chunk` bytes of JSON a call. What is
-    not read stays in the pipe, so that a chatty server slows journalctl down instead of filling our memory.
+    `fileno()` is for select or poll; `read()` gives what is there, at most `chunk` bytes a call. What is not read
+    stays in the pipe, so that a chatty server slows journalctl down instead of filling our memory.
 
     journalctl dies with us, even by SIGKILL: by PR_SET_PDEATHSIG, which is bound to the *thread* that starts it, so
     make a Follower in the main thread; and where ctypes is missing, journalctl itself ends when its output is
@@ -417,24 +531,28 @@ class Follower:
         program: Sequence[str] = ("journalctl",),
     ) -> None:
         words = command(
-            invocation_id=invocation_id, cursor=cursor, namespace=namespace, follow=follow, lines=lines, program=program
+            invocation_id=invocation_id,
+            cursor=cursor,
+            namespace=namespace,
+            follow=follow,
+            lines=lines,
+            output="export",
+            program=program,
         )
         self.cursor = cursor
-        self.malformed = 0
         self.drained = False
         self.ended = False
         self.returncode: int | None = None
         self._invocation_id = invocation_id
         self._resumed_at = cursor
         self._chunk = chunk
-        self._longest_line = longest_line
-        self._rest = b""
-        self._skipping = False
+        self._parser = ExportParser(longest=longest_line)
         self._stderr = b""
         self._joiner = LineJoiner()
-        guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *words] if sys.executable else words
+        # A single pass ends by itself, or when it writes to a closed pipe.
+        guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())] if sys.executable and follow else []
         self._process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # read while it runs
-            guarded,
+            [*guarded, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -447,6 +565,8 @@ class Follower:
         self._stderr_fd = self._process.stderr.fileno()
         os.set_blocking(self._stdout_fd, False)
         os.set_blocking(self._stderr_fd, False)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._stdout_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 
     @property
     def pid(self) -> int:
@@ -456,6 +576,17 @@ class Follower:
     def fileno(self) -> int:
         """The descriptor that is readable when `read` has something to give (or the end was reached)."""
         return self._stdout_fd
+
+    @property
+    def malformed(self) -> int:
+        """How much of the output was no entry."""
+        return self._parser.malformed
+
+    @property
+    def damage(self) -> str:
+        """Which journal files were passed over because they are damaged; "" = none."""
+        self._read_stderr()
+        return damage(self._stderr.decode("utf-8", "replace"))
 
     @property
     def error(self) -> str:
@@ -493,40 +624,20 @@ class Follower:
         return self._take(bytes(data))
 
     def _take(self, data: bytes) -> list[Entry]:
-        data = self._rest + data
-        complete, newline, self._rest = data.rpartition(b"\n")
+        found = self._parser.feed(data)
+        if self.ended:
+            found += self._parser.close()
         entries: list[Entry] = []
-        if newline:
-            raw_lines = complete.split(b"\n")
-            if self._skipping:  # the end of a line that was too long
-                raw_lines = raw_lines[1:]
-                self._skipping = False
-            for raw in raw_lines:
-                if raw:
-                    self._add(raw, entries)
-        if self._skipping:
-            self._rest = b""
-        elif len(self._rest) > self._longest_line:
-            self._rest = b""
-            self._skipping = True
-            self.malformed += 1
-        if self.ended and self._rest:
-            self._add(self._rest, entries)
-            self._rest = b""
+        for fields in found:
+            entry = entry_of(fields, invocation_id=self._invocation_id)
+            if self._resumed_at is not None and entry.cursor == self._resumed_at:
+                continue
+            if entry.cursor:
+                self.cursor = entry.cursor
+            whole = self._joiner.feed(entry)
+            if whole is not None:
+                entries.append(whole)
         return entries
-
-    def _add(self, raw: bytes, entries: list[Entry]) -> None:
-        entry = parse_entry(raw, invocation_id=self._invocation_id)
-        if entry is None:
-            self.malformed += 1
-            return
-        if self._resumed_at is not None and entry.cursor == self._resumed_at:
-            return
-        if entry.cursor:
-            self.cursor = entry.cursor
-        whole = self._joiner.feed(entry)
-        if whole is not None:
-            entries.append(whole)
 
     def _read_stderr(self) -> None:
         while self._stderr_fd >= 0:

@@ -302,8 +302,15 @@ class SystemHost(Host):
         return entries
 
     def orphans(self) -> list[journal.Entry]:
-        since_us = int((time.time() - time.monotonic()) * 1e6) + self._started_us
-        return list(journal.read_orphans(_RUN, unit=self._unit_name, since_us=since_us, namespace=self._namespace))
+        return list(
+            journal.read_orphans(
+                _RUN,
+                unit=self._unit_name,
+                boot_id=boot_id(),
+                since_us=self._started_us,
+                namespace=self._namespace,
+            )
+        )
 
     def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
         if not unit.exec_main_start_us:

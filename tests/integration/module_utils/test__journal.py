@@ -27,8 +27,9 @@ CHECKOUT = Path(__file__).parents[3]
 _HEAD = f"""
 import json, os, sys, time
 def line(number, message="x", **fields):
-    return json.dumps({{"__CURSOR": f"i={{number}}", "__MONOTONIC_TIMESTAMP": str(number), "MESSAGE": message,
-                       "_PID": "40", "_SYSTEMD_INVOCATION_ID": "{INVOCATION}", **fields}}) + "\\n"
+    fields = {{"__CURSOR": f"i={{number}}", "__MONOTONIC_TIMESTAMP": str(number), "MESSAGE": message,
+              "_PID": "40", "_SYSTEMD_INVOCATION_ID": "{INVOCATION}", **fields}}
+    return "".join(f"{{name}}={{value}}\\n" for name, value in fields.items()) + "\\n"
 def put(text):
     sys.stdout.write(text)
     sys.stdout.flush()
@@ -79,7 +80,9 @@ def test_arguments_and_environment_reach_it(program: Program, monkeypatch: pytes
     with Follower(invocation_id=INVOCATION, cursor="s=a b;i=0", namespace="sgl", program=words) as follower:
         (entry,) = read_all(follower)
     arguments, colours, locale = json.loads(entry.message)
-    assert {"--follow", "--lines=all", "--all", "--namespace=+sgl", "--cursor=s=a b;i=0"} <= set(arguments)
+    assert {"--output=export", "--follow", "--lines=all", "--all", "--namespace=+sgl", "--cursor=s=a b;i=0"} <= set(
+        arguments
+    )
     assert (colours, locale) == ("0", "C.UTF-8")
 
 
@@ -103,7 +106,7 @@ def test_a_chatty_server_waits_in_the_pipe(program: Program) -> None:
 
 def test_a_line_without_end_is_given_up_and_the_next_one_read(program: Program) -> None:
     words = program(
-        'put(line(1)); put("{" + "x" * 3000000 + "\\n"); put(line(2)); put("not json\\n"); put(line(3).rstrip())'
+        'put(line(1)); put(line(0, "x" * 3000000)); put(line(2)); put("no field\\n\\n"); put(line(3).rstrip())'
     )
     with Follower(invocation_id=INVOCATION, program=words, longest_line=1024 * 1024) as follower:
         assert [entry.monotonic_us for entry in read_all(follower)] == [1, 2, 3]
@@ -147,6 +150,14 @@ def test_no_journalctl_is_told() -> None:
     with Follower(invocation_id=INVOCATION, program=["/nonexistent/journalctl"]) as follower:
         assert read_all(follower) == []
         assert "/nonexistent/journalctl: No such file or directory" in follower.error
+
+
+def test_a_damaged_file_is_told_and_the_rest_read(program: Program) -> None:
+    told = "Journal file /j/a.journal corrupted, ignoring file."
+    words = program(f'sys.stderr.write("{told}\\n"); put(line(1))')
+    with Follower(invocation_id=INVOCATION, program=words) as follower:
+        assert len(read_all(follower)) == 1
+        assert (follower.error, follower.damage) == ("", told)
 
 
 def test_much_on_stderr_does_not_stop_it(program: Program) -> None:

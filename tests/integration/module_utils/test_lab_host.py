@@ -252,7 +252,7 @@ def test_the_last_words_of_a_process_that_journald_did_not_know(host: Host) -> N
     # While journald stands still the process starts, writes and dies; then it cannot be looked up any more.
     host.exec(["systemctl", "kill", "--signal=STOP", "systemd-journald"])
     try:
-        since_us = time.time_ns() // 1000
+        since_us = ask(host, "import time; print(time.monotonic_ns() // 1000)")
         host.exec(["systemctl", "restart", "--no-block", "utils-dies"])
         deadline = time.monotonic() + 20
         while host.exec(["systemctl", "is-failed", "utils-dies"], check=False).stdout.strip() != "failed":
@@ -264,7 +264,7 @@ def test_the_last_words_of_a_process_that_journald_did_not_know(host: Host) -> N
     assert [entry[0] for entry in read(host, "utils-dies")["entries"] if entry[1]] == []
     assert ask(
         host,
-        f"found = _journal.read_orphans(runner, unit='utils-dies.service', since_us={since_us})\n"
+        f"found = _journal.read_orphans(runner, unit='utils-dies.service', boot_id=_processes.boot_id(), since_us={since_us})\n"
         "print(json.dumps([[e.message, e.own] for e in found]))",
     ) == [["born", True], ["dying", True]]
 

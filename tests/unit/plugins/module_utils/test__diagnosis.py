@@ -51,7 +51,7 @@ def log_of(*lines: Any, own: bool = True) -> StartupLog:
     log = StartupLog()
     for number, line in enumerate(lines):
         at, pid, text = (number / 1000, 40, line) if isinstance(line, str) else line
-        log.feed(Entry("", 0, round(at * S), pid, clean(text), "python", "", "", None, "", 0, "", own))
+        log.feed(Entry("", 0, round(at * S), pid, clean(text), "", "", None, "", 0, "", own))
     return log
 
 

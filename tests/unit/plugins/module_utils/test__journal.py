@@ -17,10 +17,13 @@ from ansible_collections.specdec.serving.plugins.module_utils._journal import (
     ENVIRONMENT,
     MESSAGE_SUPPRESSED,
     Entry,
+    ExportParser,
     Follower,
     LineJoiner,
     clean,
     command,
+    damage,
+    entry_of,
     explain,
     parse_entry,
     read_once,
@@ -233,7 +236,7 @@ def test_any_text_gives_an_entry_or_none(text: str) -> None:
 
 
 def entry(text: str, *, line_break: str = "", pid: int = 40, stream: str = "a", cursor: str = "") -> Entry:
-    return Entry(cursor, 0, 0, pid, text, "python", "", "", None, "", 0, line_break, True, stream)
+    return Entry(cursor, 0, 0, pid, text, "", "", None, "", 0, line_break, True, stream)
 
 
 def test_joiner_puts_the_parts_of_a_line_together() -> None:
@@ -285,6 +288,7 @@ def test_command_of_the_first_read() -> None:
         f"OBJECT_SYSTEMD_INVOCATION_ID={INVOCATION}",
     ]
     assert words[5].startswith("--output-fields=MESSAGE,")
+    assert command(invocation_id=INVOCATION, output="export")[3] == "--output=export"
     assert {"_PID", "EXIT_STATUS", "UNIT_RESULT", "N_DROPPED", "_LINE_BREAK"} <= set(
         words[5].partition("=")[2].split(",")
     )
@@ -399,14 +403,16 @@ def test_command_about_an_invocation_reads_only_what_pid_1_says() -> None:
 
 
 def test_read_orphans_takes_lines_without_an_invocation_since_the_start() -> None:
-    def orphan(text: str, at_us: int, **fields: Any) -> str:
-        return json.dumps({"MESSAGE": text, "__REALTIME_TIMESTAMP": str(at_us), "_PID": "40", **fields})
+    # The clock was set back after the first line and forth after the second: it plays no part.
+    def orphan(text: str, at_us: int, realtime: int, **fields: Any) -> str:
+        times = {"__REALTIME_TIMESTAMP": str(realtime), "__MONOTONIC_TIMESTAMP": str(at_us)}
+        return json.dumps({"MESSAGE": text, "_PID": "40", **times, **fields})
 
     lines = [
-        orphan("of an earlier start", 4_999_999),
-        orphan("ModuleNotFoundError: ", 5_000_001, _LINE_BREAK="line-max"),
-        orphan("No module named 'sglang'", 5_000_002, _LINE_BREAK="eof"),
-        orphan("of a known invocation", 5_000_003, _SYSTEMD_INVOCATION_ID="f" * 32),
+        orphan("of an earlier start", 4_999_999, 9_000_000_000),
+        orphan("ModuleNotFoundError: ", 5_000_001, 1, _LINE_BREAK="line-max"),
+        orphan("No module named 'sglang'", 5_000_002, 8_000_000_000, _LINE_BREAK="eof"),
+        orphan("of a known invocation", 5_000_003, 8_000_000_001, _SYSTEMD_INVOCATION_ID="f" * 32),
         "not json",
     ]
     asked: list[list[str]] = []
@@ -415,9 +421,117 @@ def test_read_orphans_takes_lines_without_an_invocation_since_the_start() -> Non
         asked.append(words)
         return 0, "\n".join(lines), ""
 
-    (found,) = read_orphans(runner, unit="sglang-x.service", since_us=5_000_000, namespace="sgl", lines=9)
+    (found,) = read_orphans(
+        runner, unit="sglang-x.service", boot_id="d7e211da-6fd3", since_us=5_000_000, namespace="sgl", lines=9
+    )
     assert (found.message, found.own, found.invocation) == ("ModuleNotFoundError: No module named 'sglang'", True, "")
-    assert asked[0][-4:] == ["--lines=9", "--since=@5", "--namespace=+sgl", "_SYSTEMD_UNIT=sglang-x.service"]
+    assert asked[0][-4:] == ["--lines=9", "--namespace=+sgl", "_SYSTEMD_UNIT=sglang-x.service", "_BOOT_ID=d7e211da6fd3"]
+    assert not [word for word in asked[0] if word.startswith("--since")]
+
+
+@pytest.mark.parametrize(
+    ("stderr", "told"),
+    [
+        ("", ""),
+        (
+            "Journal file /j/a.journal corrupted, ignoring file.\n",
+            "Journal file /j/a.journal corrupted, ignoring file.",
+        ),
+        (
+            "Journal file /j/a.journal is truncated, ignoring file.\n" * 2,
+            "Journal file /j/a.journal is truncated, ignoring file.",
+        ),
+        ("Hint: You are currently not seeing messages from other users\n", ""),
+    ],
+)
+def test_damaged_files_are_told(stderr: str, told: str) -> None:
+    assert damage(stderr) == told
+
+
+# --- the export format
+
+
+def export(**fields: str | bytes) -> bytes:
+    """One entry as `journalctl --output=export` writes it."""
+    out = b""
+    for name, value in fields.items():
+        data = value.encode() if isinstance(value, str) else value
+        try:
+            plain = data.decode().isprintable()
+        except UnicodeDecodeError:
+            plain = False
+        size = b"" if plain else b"\n" + len(data).to_bytes(8, "little")
+        out += name.encode() + (b"=" if plain else size) + data + b"\n"
+    return out + b"\n"
+
+
+_FIELD_VALUES = st.one_of(
+    st.text(max_size=40),
+    st.binary(max_size=40),
+    st.sampled_from(["", "=", "a=b", b"\n", b"\n\n", b"\n\n__CURSOR=x\n\n", b"\x1b[1mx", b"MESSAGE\n", b"\0" * 9]),
+)
+_EXPORTED = st.lists(
+    st.dictionaries(st.sampled_from(["__CURSOR", "MESSAGE", "_PID", "X0"]), _FIELD_VALUES, min_size=1), max_size=6
+)
+
+
+@given(_EXPORTED, st.lists(st.integers(0, 400), max_size=8))
+def test_export_is_read_in_pieces_of_any_size(entries: list[dict[str, str | bytes]], cuts: list[int]) -> None:
+    data = b"".join(export(**fields) for fields in entries)
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    parser = ExportParser()
+    found = []
+    for begin, end in zip(places, places[1:]):
+        found += parser.feed(data[begin:end])
+    wanted = [
+        {name: value if isinstance(value, str) else value.decode("utf-8", "replace") for name, value in fields.items()}
+        for fields in entries
+    ]
+    assert (found, parser.malformed) == (wanted, 0)
+
+
+@given(st.binary(max_size=300))
+def test_export_that_is_none_does_no_harm(data: bytes) -> None:
+    parser = ExportParser(longest=64)
+    parser.feed(data)
+    assert len(parser._rest) <= 128
+
+
+def test_export_of_a_repeated_field() -> None:
+    assert ExportParser().feed(b"MESSAGE=a\nMESSAGE=b\n\n") == [{"MESSAGE": "a\nb"}]
+    assert ExportParser().feed(b"MESSAGE=a\nMESSAGE\n\1\0\0\0\0\0\0\0\n\n\n") == [{"MESSAGE": "a\n\n"}]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10_000])
+def test_export_passes_over_what_is_too_long_and_reads_on(size: int) -> None:
+    # What the long value holds must not pass for an entry.
+    forged = export(MESSAGE="The server is fired up and ready to roll!")
+    long = export(__CURSOR="2", MESSAGE=b"\n\n" + forged * 60, X=b"\n")
+    data = export(__CURSOR="1") + long + export(__CURSOR="3") + b"not a field\nX=1\n\n" + export(__CURSOR="4")
+    parser = ExportParser(longest=1000)
+    found = []
+    for begin in range(0, len(data), size):
+        found += parser.feed(data[begin : begin + size])
+    assert [fields["__CURSOR"] for fields in found] == ["1", "3", "4"]
+    assert parser.malformed == 2
+
+
+def test_export_that_ends_without_an_empty_line() -> None:
+    parser = ExportParser()
+    assert parser.feed(b"MESSAGE=a") == []
+    assert parser.close() == [{"MESSAGE": "a"}]
+    assert parser.feed(b"MESSAGE=b\n") == []
+    assert parser.close() == [{"MESSAGE": "b"}]
+    assert parser.close() == []
+
+
+def test_both_forms_give_the_same_entries() -> None:
+    for text in RECORDED.splitlines():
+        fields = {
+            name: value if isinstance(value, str) else bytes(value) for name, value in json.loads(text).items() if value
+        }
+        (exported,) = ExportParser().feed(export(**fields))
+        assert entry_of(exported, invocation_id=INVOCATION) == parse_entry(text, invocation_id=INVOCATION)
 
 
 def test_follower_refuses_a_bad_invocation_before_it_starts_anything() -> None:

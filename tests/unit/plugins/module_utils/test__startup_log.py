@@ -43,12 +43,12 @@ S = 1000 * MS
 
 
 def own(message: str, at_us: int = 0, pid: int = 40) -> Entry:
-    return Entry("", 0, at_us, pid, clean(message), "python", "", "", None, "", 0, "", True)
+    return Entry("", 0, at_us, pid, clean(message), "", "", None, "", 0, "", True)
 
 
 def manager(message: str, at_us: int = 0, **fields: Any) -> Entry:
     values = {"message_id": "", "exit_code": "", "exit_status": None, "unit_result": "", **fields}
-    return Entry("", 0, at_us, 1, message, "systemd", n_dropped=0, line_break="", own=False, **values)
+    return Entry("", 0, at_us, 1, message, n_dropped=0, line_break="", own=False, **values)
 
 
 def log_of(lines: Iterable[str], **options: Any) -> StartupLog:

@@ -127,7 +127,6 @@ class ScriptedHost(Host):
             monotonic_us=int(self.now * 1e6),
             pid=90 if own else 1,
             message=message,
-            identifier="python" if own else "systemd",
             message_id=message_id,
             exit_code="",
             exit_status=None,
