@@ -13,7 +13,17 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.specdec.serving.plugins.plugin_utils._slices import SliceLoop, plain, progress_line
+from ansible_collections.specdec.serving.plugins.plugin_utils import _client
+from ansible_collections.specdec.serving.plugins.plugin_utils._parent import end_with_parent
+from ansible_collections.specdec.serving.plugins.plugin_utils._slices import (
+    SliceLoop,
+    forks_warning,
+    keepalive_arguments,
+    plain,
+    progress_line,
+    remaining,
+    truth,
+)
 
 display = Display()
 
@@ -26,8 +36,12 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         del tmp
+        variables = task_vars or {}
         arguments = plain(self._task.args)
-        host = str((task_vars or {}).get("inventory_hostname", ""))
+        host = str(variables.get("inventory_hostname", ""))
+        batch = [str(name) for name in variables.get("ansible_play_batch") or [host]]
+        width = max(map(len, batch), default=0)
+        watches = not self._task.check_mode and truth(arguments.get("wait", True))
 
         def execute(extra: dict[str, t.Any]) -> dict[str, t.Any]:
             answer: dict[str, t.Any] = self._execute_module(
@@ -37,19 +51,64 @@ class ActionModule(ActionBase):
             )
             return answer
 
+        def complain(text: str) -> None:
+            display.display(f"{host:<{width}} | {text}", color="dark gray")
+
         loop = SliceLoop(
             arguments=arguments,
             check_mode=bool(self._task.check_mode),
             execute=execute,
             lost=AnsibleConnectionFailure,
-            report=lambda answer: display.display(progress_line(host, answer)),
-            complain=lambda text: display.display(f"{host} | {text}", color="dark gray"),
+            report=lambda answer: display.display(progress_line(host, answer, width)),
+            complain=complain,
             monotonic=time.monotonic,
             sleep=time.sleep,
             parent=os.getppid,
         )
         try:
-            result.update(loop.run())
+            if arguments.get("client_url"):
+                _client.require()
+            if watches:
+                end_with_parent(os.getppid())
+                self._keep_alive()
+                warning = forks_warning(len(batch), int(variables.get("ansible_forks") or len(batch)))
+                if warning:
+                    # The same words for every host, so that Ansible shows them once.
+                    display.warning(warning)
+            answer = loop.run()
+            if arguments.get("client_url") and answer.get("ready"):
+                answer = self._check_client(arguments, answer, watches, complain)
         except ValueError as error:
             raise AnsibleActionFail(str(error)) from error
+        result.update(answer)
         return result
+
+    def _keep_alive(self) -> None:
+        """Let ssh notice a host that no longer answers, unless it was told how."""
+        if getattr(self._connection, "transport", "") != "ssh":
+            return
+        given = [
+            str(self._connection.get_option(name) or "") for name in ("ssh_args", "ssh_common_args", "ssh_extra_args")
+        ]
+        added = keepalive_arguments(" ".join(given))
+        if added:
+            self._connection.set_option("ssh_common_args", f"{given[1]} {added}".strip())
+
+    def _check_client(
+        self,
+        arguments: t.Mapping[str, t.Any],
+        answer: dict[str, t.Any],
+        watches: bool,
+        complain: t.Callable[[str], None],
+    ) -> dict[str, t.Any]:
+        key = str(arguments.get("api_key") or "")
+        finding = _client.check(
+            str(arguments["client_url"]),
+            str(arguments.get("model") or (answer.get("server") or {}).get("model") or ""),
+            _client.fetcher(api_key=key, verify=_client.verification(arguments, os.environ)),
+            within=remaining(answer) if watches else 0.0,
+            monotonic=time.monotonic,
+            sleep=time.sleep,
+            complain=complain,
+        )
+        return _client.merged(answer, finding, api_key=key, fail=watches)

@@ -10,15 +10,23 @@ import json
 import os
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import PHASES
+
 #: The first slice is short, so that a wrong configuration shows soon.
 FIRST_SLICE_S = 15.0
 SLICE_S = 60.0
-DEFAULT_TIMEOUT_S = 1350.0
+DEFAULT_TIMEOUT = "1350"
 # The module itself ends the wait at its timeout; the controller gives it this long to say so over a poor connection.
 GRACE_S = 30.0
 # A host that never answered once is more likely misspelt than restarting.
 NEVER_REACHED_S = 60.0
 RETRY_S = 1.0
+#: What notices within 20 s that a host no longer answers. Without them ssh waits for as long as TCP does: for ever.
+KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+# The options of an ssh that shares a connection are those of the one that opened it.
+_OWN_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+_PHASE_WIDTH = max(map(len, PHASES))
 
 
 def plain(value: t.Any) -> t.Any:
@@ -26,26 +34,59 @@ def plain(value: t.Any) -> t.Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def _truth(value: t.Any) -> bool:
+def truth(value: t.Any) -> bool:
+    """An option of type bool as Ansible reads it."""
     return str(value).strip().lower() not in ("false", "no", "off", "0", "n", "f")
 
 
-def progress_line(host: str, answer: t.Mapping[str, t.Any]) -> str:
-    """One line for people: host, unit, phase, ranks done, seconds, memory."""
-    parts = [host, str(answer.get("unit", "")), str(answer.get("phase") or answer.get("state", ""))]
+def progress_line(host: str, answer: t.Mapping[str, t.Any], width: int = 0) -> str:
+    """One line for people: host, unit, phase, ranks done, seconds, memory, estimate. ``width``: of the longest host's name."""
+    phase = str(answer.get("phase") or answer.get("state", ""))
     if answer.get("state") == "stopping":
         left = answer.get("draining")
-        parts[-1] = "stopping" if left is None else f"stopping, {left} requests left"
+        phase = "stopping" if left is None else f"stopping, {left} requests left"
+    parts = [f"{host:<{width}}", str(answer.get("unit", "")), f"{phase:<{_PHASE_WIDTH}}"]
     markers = answer.get("markers") or {}
     if markers.get("expected"):
-        parts.append(f"ranks {markers.get('seen', 0)}/{markers['expected']}")
-    parts.append(f"{float(answer.get('elapsed', 0)):.0f} s")
+        expected = str(markers["expected"])
+        parts.append(f"ranks {markers.get('seen', 0):>{len(expected)}}/{expected}")
+    parts.append(f"{float(answer.get('elapsed', 0)):4.0f} s")
     memory = [
         model.get("mem_usage_gb") for model in answer.get("weights") or () if model.get("mem_usage_gb") is not None
     ]
     if memory:
         parts.append(f"weights {sum(memory):.1f} GB a rank")
+    if answer.get("estimate"):
+        parts.append(_estimate_text(answer["estimate"]))
     return " | ".join(parts)
+
+
+def _estimate_text(estimate: t.Mapping[str, t.Any]) -> str:
+    if not estimate["longer"]:
+        return f"about {estimate['left_s']:.0f} s left"
+    earlier = "the earlier start" if estimate["from"] == 1 else f"each of {estimate['from']} earlier starts"
+    return f"longer than {earlier} ({estimate['slowest_s']:.0f} s at most)"
+
+
+def remaining(answer: t.Mapping[str, t.Any]) -> float:
+    """Seconds of the wait that are left after an answer of the module."""
+    return max(float(answer["timeout"]) - float(answer["elapsed"]), 0.0)
+
+
+def keepalive_arguments(arguments: str) -> str:
+    """What to add to ssh's arguments so that a host that stops answering is noticed; '' when they see to it themselves."""
+    words = arguments.lower()
+    return "" if "serveraliveinterval" in words else " ".join((*KEEPALIVE, *_OWN_CONNECTION))
+
+
+def forks_warning(hosts: int, forks: int) -> str:
+    """'' when all hosts of the batch can be waited for at once."""
+    if forks >= hosts:
+        return ""
+    return (
+        f"sglang_ready waits on {hosts} hosts, and Ansible looks after {forks} at a time (forks): the others are first "
+        f"looked at when a wait ends. Run with --forks {hosts}, or set forks in ansible.cfg."
+    )
 
 
 @dataclasses.dataclass
@@ -54,7 +95,7 @@ class SliceLoop:
 
     ``execute`` runs one slice with extra arguments and may raise ``lost`` for a dropped connection; ``parent`` gives the
     parent's pid, which changes when the controller is killed. Raises ``lost`` when the host stays away until the
-    deadline, and ValueError for a timeout that is no number.
+    deadline, and ValueError for a timeout that is none.
     """
 
     arguments: dict[str, t.Any]
@@ -68,7 +109,12 @@ class SliceLoop:
     parent: t.Callable[[], int] = os.getppid
 
     def run(self) -> dict[str, t.Any]:
-        if self.check_mode or not _truth(self.arguments.get("wait", True)):
+        """The module's last answer."""
+        asked = self.arguments.get("timeout")
+        given = parse_timeout(DEFAULT_TIMEOUT if asked is None else asked)
+        # The host knows its earlier starts; until it has told, the least.
+        limit = LEAST_AUTO_S if given is None else given
+        if self.check_mode or not truth(self.arguments.get("wait", True)):
             return self.execute({})
         started = self.monotonic()
         parent = self.parent()
@@ -80,7 +126,7 @@ class SliceLoop:
             try:
                 answer = self.execute(extra)
             except self.lost as error:
-                allowed = self._timeout() + GRACE_S if reached else min(NEVER_REACHED_S, self._timeout())
+                allowed = limit + GRACE_S if reached else min(NEVER_REACHED_S, limit)
                 if self.monotonic() - started >= allowed:
                     raise
                 self.complain(f"connection lost, trying again: {str(error).strip().splitlines()[-1]}")
@@ -89,15 +135,24 @@ class SliceLoop:
             reached = True
             if answer.get("failed") or answer.get("finished", True) or answer.get("skipped"):
                 return answer
+            if given is None:
+                limit = float(answer["timeout"])
             self.report(answer)
             extra = {"slice": SLICE_S, "resume": answer["resume"]}
 
-    def _timeout(self) -> float:
-        text = self.arguments.get("timeout", DEFAULT_TIMEOUT_S)
-        try:
-            return float(text)
-        except (TypeError, ValueError):
-            raise ValueError(f"timeout {text!r} is no number of seconds") from None
 
-
-__all__ = ("FIRST_SLICE_S", "GRACE_S", "NEVER_REACHED_S", "RETRY_S", "SLICE_S", "SliceLoop", "plain", "progress_line")
+__all__ = (
+    "FIRST_SLICE_S",
+    "GRACE_S",
+    "KEEPALIVE",
+    "NEVER_REACHED_S",
+    "RETRY_S",
+    "SLICE_S",
+    "SliceLoop",
+    "forks_warning",
+    "keepalive_arguments",
+    "plain",
+    "progress_line",
+    "remaining",
+    "truth",
+)

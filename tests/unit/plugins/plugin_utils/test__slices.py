@@ -8,7 +8,14 @@ import typing as t
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.plugin_utils._slices import SliceLoop, plain, progress_line
+from ansible_collections.specdec.serving.plugins.plugin_utils._slices import (
+    SliceLoop,
+    forks_warning,
+    keepalive_arguments,
+    plain,
+    progress_line,
+    remaining,
+)
 
 
 class Lost(Exception):
@@ -118,9 +125,59 @@ def test_the_wait_ends_with_its_controller() -> None:
     assert len(controller.calls) == 1
 
 
-def test_a_timeout_that_is_no_number_is_named() -> None:
-    with pytest.raises(ValueError, match="'soon'"):
-        Controller([Lost("x")]).run({"timeout": "soon"})
+@pytest.mark.parametrize("value", ["soon", 0, "-1", "nan"])
+def test_a_timeout_that_is_none_is_named_before_the_host_is_asked(value: t.Any) -> None:
+    controller = Controller([READY])
+    with pytest.raises(ValueError, match=f"timeout {value!r}"):
+        controller.run({"timeout": value})
+    assert controller.calls == []
+
+
+@pytest.mark.parametrize("arguments", [{"timeout": "auto"}, {"timeout": None}, {}])
+def test_the_default_holds_until_the_host_told_another(arguments: dict[str, t.Any]) -> None:
+    controller = Controller([{**UNFINISHED, "timeout": 1350.0}, Lost("gone")])
+    with pytest.raises(Lost):
+        controller.run(arguments)
+    assert 1380 <= controller.now <= 1385
+
+
+def test_the_automatic_timeout_is_what_the_host_tells() -> None:
+    controller = Controller([{**UNFINISHED, "timeout": 5000.0}, Lost("gone")], step=10.0)
+    with pytest.raises(Lost):
+        controller.run({"timeout": "auto"})
+    assert 5030 <= controller.now <= 5045
+
+
+def test_a_given_timeout_is_not_changed_by_the_host() -> None:
+    controller = Controller([{**UNFINISHED, "timeout": 5000.0}, Lost("gone")])
+    with pytest.raises(Lost):
+        controller.run({"timeout": "100"})
+    assert 130 <= controller.now <= 135
+
+
+def test_what_is_left_of_the_wait() -> None:
+    assert remaining({"timeout": 100.0, "elapsed": 40.5}) == 59.5
+    assert remaining({"timeout": 100.0, "elapsed": 140.5}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "adds"),
+    [
+        ("", True),
+        ("-C -o ControlMaster=auto -o ControlPersist=60s", True),
+        ("-o serveraliveinterval=30", False),
+        ("-o ControlMaster=auto -oServerAliveInterval=5", False),
+    ],
+)
+def test_a_connection_of_its_own_where_nobody_looks_after_it(arguments: str, adds: bool) -> None:
+    added = keepalive_arguments(arguments)
+    assert ("ServerAliveInterval=5" in added and "ControlPath=none" in added) is adds
+    assert adds or not added
+
+
+@pytest.mark.parametrize(("hosts", "forks", "warns"), [(1, 1, False), (5, 5, False), (6, 5, True)])
+def test_forks(hosts: int, forks: int, warns: bool) -> None:
+    assert (f"--forks {hosts}" in forks_warning(hosts, forks)) is warns
 
 
 class Tagged(str):
@@ -146,14 +203,42 @@ def test_plain_types() -> None:
                 "elapsed": 41.4,
                 "weights": [{"mem_usage_gb": 70.0}, {"mem_usage_gb": 2.24}],
             },
-            "ct200 | sglang-k26.service | loading_weights | ranks 3/16 | 41 s | weights 72.2 GB a rank",
+            "ct200 | sglang-k26.service | loading_weights     | ranks  3/16 |   41 s | weights 72.2 GB a rank",
         ),
         (
             {"unit": "u.service", "state": "stopping", "phase": "", "draining": 2, "elapsed": 5},
-            "ct200 | u.service | stopping, 2 requests left | 5 s",
+            "ct200 | u.service | stopping, 2 requests left |    5 s",
         ),
-        ({"unit": "u.service", "state": "loading", "phase": "", "elapsed": 0}, "ct200 | u.service | loading | 0 s"),
+        (
+            {"unit": "u.service", "state": "loading", "phase": "", "elapsed": 0},
+            "ct200 | u.service | loading             |    0 s",
+        ),
     ],
 )
 def test_progress_line(answer: dict[str, t.Any], line: str) -> None:
     assert progress_line("ct200", answer) == line
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        ({"left_s": 94.6, "slowest_s": 200.0, "from": 3, "longer": False}, "about 95 s left"),
+        ({"left_s": 0.0, "slowest_s": 95.2, "from": 1, "longer": True}, "longer than the earlier start (95 s at most)"),
+        (
+            {"left_s": 3.0, "slowest_s": 95.2, "from": 3, "longer": True},
+            "longer than each of 3 earlier starts (95 s at most)",
+        ),
+    ],
+)
+def test_the_estimate_in_words(estimate: dict[str, t.Any], text: str) -> None:
+    answer = {"unit": "u.service", "phase": "binding", "elapsed": 0, "estimate": estimate}
+    assert progress_line("ct200", answer).endswith(f" |    0 s | {text}")
+
+
+def test_lines_of_several_hosts_are_aligned() -> None:
+    lines = [
+        progress_line(host, {"unit": "u.service", "phase": phase, "elapsed": elapsed}, 5)
+        for host, phase, elapsed in (("ct200", "allocating_kv_cache", 5), ("b300", "binding", 1024))
+    ]
+    assert len({line.index("| u.service") for line in lines}) == 1
+    assert len({len(line) for line in lines}) == 1
