@@ -77,7 +77,7 @@ _WRITING_S = 3.0
 _COMMAND_BYTES = 4 * 1024 * 1024
 _HEAD_BYTES = 4 * 1024 * 1024
 _TAIL_BYTES = 12 * 1024 * 1024
-_TAIL_LINES = 60_000
+_TAIL_LINES = 100_000
 _UNIT_LINES = 2000
 _MESSAGE_CHARACTERS = 64 * 1024
 _SMALL_FILE = 64 * 1024
@@ -255,7 +255,9 @@ class Spool:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.__init__(self._masker, limit=self._limit)  # type: ignore[misc]  # it is what a new one is
+        self._pending, self._pending_size = [], 0
+        self._blocks = []
+        self.size, self.cut = 0, False
 
     def take(self, other: Spool) -> None:
         """Append what another one holds."""
@@ -694,7 +696,10 @@ class _Collector:
 
     def _paths(self) -> list[str]:
         model = str(self._params.get("model_path") or "")
-        paths = ["/", "/tmp", "/dev/shm", "/var/log", str(self._params["state_dir"]), model]
+        records = str(self._params["state_dir"])
+        while not os.path.exists(records) and records != "/":
+            records = os.path.dirname(records) or "/"
+        paths = ["/", "/tmp", "/dev/shm", "/var/log", records, model]
         return [path for path in dict.fromkeys(paths) if path.startswith("/")]
 
     # -- secrets ------------------------------------------------------------------------------------------------
@@ -868,42 +873,48 @@ class _Collector:
         last = self._machine.monotonic() + max(self._left() - _WRITING_S, 0.5)
         complete = True
         try:
-            cursor, complete = self._read_head(head, state, (self._machine.monotonic() + last) / 2)
+            cursor, complete, rate = self._read_head(head, state, (self._machine.monotonic() + last) / 2)
             if not complete:
-                self._read_tail(tail, state, cursor, last)
+                # As many of the newest as can be read in the time that is left, with some to spare.
+                lines = int(min(max(rate * (last - self._machine.monotonic()) / 2, _UNIT_LINES), _TAIL_LINES))
+                self._read_tail(tail, state, cursor, lines, last)
         except (OSError, ValueError) as error:
             self.notes.append(f"journal: {error}")
         if complete or not tail.size:
             self.files["journal.txt"] = head
             return
-        self.notes.append("the journal of this start is long: its middle is left out where journal.txt says so")
         whole = Spool(self._masker)
-        for spool, title in ((head, ""), (tail, "[... lines are left out here ...]" if tail.cut else "")):
-            if title:
-                whole.add(title)
-            whole.take(spool)
+        whole.take(head)
+        if tail.cut:
+            self.notes.append("the journal of this start is long: its middle is left out where journal.txt says so")
+            whole.add("[... lines are left out here ...]")
+        whole.take(tail)
         self.files["journal.txt"] = whole
 
-    def _read_head(self, head: Spool, state: UnitState, until: float) -> tuple[str, bool]:
-        """The beginning of the journal; gives the last cursor, and whether that was all."""
+    def _read_head(self, head: Spool, state: UnitState, until: float) -> tuple[str, bool, float]:
+        """The beginning of the journal; gives the last cursor, whether that was all, and lines read per second."""
         cursor = ""
+        count = 0
+        began = self._machine.monotonic()
+        complete = True
         try:
             for entries in self._machine.journal(self._invocation, state.log_namespace, None, until):
                 for entry in entries:
                     head.add(_entry_line(entry))
                     cursor = entry.cursor
+                count += len(entries)
                 if head.size >= _HEAD_BYTES:
-                    return cursor, False
+                    complete = False
+                    break
         except TimeoutError:
-            return cursor, False
-        finally:
-            head.flush()
-        return cursor, True
+            complete = False
+        head.flush()
+        return cursor, complete, count / max(self._machine.monotonic() - began, 0.001)
 
-    def _read_tail(self, tail: Spool, state: UnitState, cursor: str, until: float) -> None:
+    def _read_tail(self, tail: Spool, state: UnitState, cursor: str, lines: int, until: float) -> None:
         """The end of the journal, from after the head's last line where they meet."""
         tail.cut = True
-        for entries in self._machine.journal(self._invocation, state.log_namespace, _TAIL_LINES, until):
+        for entries in self._machine.journal(self._invocation, state.log_namespace, lines, until):
             for entry in entries:
                 if entry.cursor == cursor:
                     tail.clear()  # the head has all of this

@@ -186,13 +186,41 @@ _ASSIGNMENT = re.compile(
     r"""(?P<keep>(?<![A-Za-z0-9_])(?:(?P<open>["'])(?=[A-Z][A-Z0-9_]*=))?(?P<name>[A-Z][A-Z0-9_]*)['"]?\s*[=:]\s*)"""
     r"""(?P<value>(?(open)(?:\\.|(?!(?P=open))[^\n\\])*|(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"]+)))"""
 )
-#: Without one of these a line holds nothing that the patterns would find: they are too slow for every line.
-_TRIGGERS = re.compile(
-    r"key|passw|passphrase|secret|credential|bearer|basic|--api|--admin|://|hf_|sk-|gh._|eyJ|(?-i:AKIA|PAT|PWD|TOKEN)"
-    # Not the bare word: SGLang counts tokens in every other line.
-    r"|(?:hf|auth|access)[-_]token|-[\w-]*token[\s='\"]",
-    re.IGNORECASE,
+#: Without one of these a line holds nothing that the patterns would find, which are too slow for every line of a log. Not the
+#: bare word `token`: SGLang counts tokens in every other line.
+_TRIGGERS = (
+    *("key", "passw", "passphrase", "secret", "credential", "bearer", "basic", "--api", "--admin", "://"),
+    *(
+        "auth-token",
+        "auth_token",
+        "access-token",
+        "access_token",
+        "-token ",
+        "-token\t",
+        "-token=",
+        "-token'",
+        '-token"',
+    ),
+    *("hf_", "hf-", "sk-", "ghp_", "gho_", "ghs_", "ghu_", "akia", "eyj"),
 )
+_TRIGGERS_AS_WRITTEN = ("PAT", "PWD", "TOKEN")
+
+
+def _suspicious_lines(text: str) -> list[tuple[int, int]]:
+    """Begin and end of the lines that may hold a secret, in order."""
+    lower = text.lower()
+    if len(lower) != len(text):  # a letter of two: places would not agree
+        return [(0, len(text))]
+    found = set()
+    for searched, triggers in ((lower, _TRIGGERS), (text, _TRIGGERS_AS_WRITTEN)):
+        for trigger in triggers:
+            at = searched.find(trigger)
+            while at >= 0:
+                end = searched.find("\n", at)
+                end = len(text) if end < 0 else end
+                found.add((searched.rfind("\n", 0, at) + 1, end))
+                at = searched.find(trigger, end)
+    return sorted(found)
 
 
 def _mask_assignment(match: t.Match[str]) -> str:
@@ -217,14 +245,13 @@ class Masker:
         for secret in self._known:
             if secret in text:
                 text = text.replace(secret, MASK)
-        lines = text.split("\n")
-        hit = False
-        for number, line in enumerate(lines):
-            if _TRIGGERS.search(line):
-                hit = True
-                lines[number] = self._line(line)
-        if hit:
-            text = "\n".join(lines)
+        parts = []
+        done = 0
+        for begin, end in _suspicious_lines(text):
+            parts += [text[done:begin], "\n".join(map(self._line, text[begin:end].split("\n")))]
+            done = end
+        if parts:
+            text = "".join([*parts, text[done:]])
         # The only one that goes over lines.
         return _CREDENTIAL_LINES.sub(_mask, text) if "SetCredential" in text else text
 
