@@ -62,10 +62,13 @@ _LAST_ENTRIES = 5000
 # A journalctl that ends while it should follow is replaced, but not for ever.
 _LOST_FOLLOWERS = 5
 _FOLLOW_AGAIN_S = 1.0
+_GATHER_CHATTY_S = 0.05
+_CHATTY_LINES = 50
 _RUN = command_runner(timeout=30.0)
 
 
 def resolve(host: str, port: int) -> str:
+_LAST_S = 0.5
     """The first address of a name; an address is given back. Raises SystemdError when the name is unknown here."""
     try:
         return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
@@ -97,9 +100,13 @@ class SystemHost(Host):
     def __enter__(self) -> SystemHost:
         return self
 
+        self._read_us = 0
     def __exit__(self, *_unused: object) -> None:
+        self._journal_damage = ""
         self._end_following()
         if self._exit is not None:
+        self._chatty = False
+        self._from_the_end = False
             self._exit.close()
             self._exit = None
 
@@ -147,8 +154,12 @@ class SystemHost(Host):
     def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
         found = []
         for pid in cgroup_pids(unit.control_group) if unit.control_group else ():
+            self._read_us = 0
+            self._journal_damage = ""
             process = read_process(pid)
             if process is None or process.state in ("Z", "X"):
+            self._chatty = False
+            self._from_the_end = False
                 continue
             role = "main" if pid == unit.main_pid else role_of(process)
             if role in ENGINE_ROLES:
@@ -245,8 +256,7 @@ class SystemHost(Host):
                     self._journal_error = "the journal of this start takes too long to read"
                     return
                 select.select([reader.fileno()], [], [], 1.0)
-                part = reader.read()
-                self._cursor = reader.cursor
+                part = self._taken(reader)
                 empty = empty and not part
                 yield part
                 if any(FIRED_UP in entry.message for entry in part):
@@ -269,11 +279,15 @@ class SystemHost(Host):
         if self._follower is None:
             if time.monotonic() < self._follow_again_at:
                 return []
-            self._follower = journal.Follower(
-                invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace
-            )
-        entries = self._follower.read()
-        self._cursor = self._follower.cursor
+            if self._from_the_end:
+                self._follower = self._newest(follow=True)
+            else:
+                self._follower = journal.Follower(
+                    invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace
+                )
+        known_us = self._read_us
+        entries = self._taken(self._follower)
+        self._chatty = len(entries) >= _CHATTY_LINES
         if entries:
             self._lost_followers = 0
         if self._follower.ended:
@@ -285,21 +299,30 @@ class SystemHost(Host):
             self._follow_again_at = time.monotonic() + _FOLLOW_AGAIN_S
         return entries
 
-    def last_entries(self) -> list[journal.Entry]:
+    def last_entries(self) -> t.Iterator[journal.Entry]:
         self._end_following()
         if not self._invocation_id:
             return []
         _RUN(journal.sync(namespace=self._namespace))
-        # From the end: a server that ran for weeks has logged more than can be read now.
-        read = journal.read_once(
-            _RUN, invocation_id=self._invocation_id, namespace=self._namespace, lines=_LAST_ENTRIES
-        )
-        entries = list(read.entries)
-        seen = [number for number, entry in enumerate(entries) if entry.cursor == self._cursor]
-        if seen:
-            entries = entries[seen[-1] + 1 :]
-        self._cursor = read.cursor
-        return entries
+        deadline = time.monotonic() + _LAST_S
+        try:
+            if not self._from_the_end:
+                with journal.Follower(
+                    invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace, follow=False
+                ) as reader:
+                    while not reader.ended and time.monotonic() < deadline:
+                        select.select([reader.fileno()], [], [], _LAST_S)
+                        yield from self._taken(reader)
+                    if reader.ended:
+                        return
+            # The rest from its end: a server that ran for weeks has logged more than can be read now.
+            known_us = self._read_us
+            with self._newest(follow=False) as reader:
+                while not reader.ended:
+                    select.select([reader.fileno()], [], [], _LAST_S)
+                    yield from (entry for entry in self._taken(reader) if entry.monotonic_us > known_us)
+        except OSError as error:
+            self._journal_error = f"the journal cannot be read: {error}"
 
     def orphans(self) -> list[journal.Entry]:
         return list(
@@ -313,6 +336,7 @@ class SystemHost(Host):
         )
 
     def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
+                    self._from_the_end = True
         if not unit.exec_main_start_us:
             return (), ""
         code, out, err = _RUN(kernel_command())
@@ -322,6 +346,23 @@ class SystemHost(Host):
         return read_gpus()
 
     def release(self) -> str:
+    def journal_damage(self) -> str:
+        return self._journal_damage
+
+    def _taken(self, reader: journal.Follower) -> list[journal.Entry]:
+        """What a reader has, and where it stands."""
+        entries = reader.read()
+        self._cursor = reader.cursor
+        if entries:
+            self._read_us = max(self._read_us, entries[-1].monotonic_us)
+        self._journal_damage = self._journal_damage or reader.damage
+        return entries
+
+    def _newest(self, *, follow: bool) -> journal.Follower:
+        return journal.Follower(
+            invocation_id=self._invocation_id, namespace=self._namespace, follow=follow, lines=_LAST_ENTRIES
+        )
+
         return installed_release(show_program(_RUN, self._unit_name))
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
@@ -338,6 +379,9 @@ class SystemHost(Host):
         if self._leader is None:
             raise HttpError("no leader was given")
         return request(
+            if self._from_the_end:
+                entries = [entry for entry in entries if entry.monotonic_us > known_us]
+                self._from_the_end = not entries
             self._leader,
             method,
             path,
@@ -356,14 +400,21 @@ class SystemHost(Host):
         exit_fd = self._exit.fileno() if self._exit is not None and not self._exit.exited() else None
         if exit_fd is not None:
             poller.register(exit_fd, select.POLLIN)
-        log_fd = self._follower.fileno() if self._follower is not None and not self._follower.ended else None
+        follower = self._follower
+        log_fd = follower.fileno() if follower is not None and not follower.ended else None
         if log_fd is not None:
             poller.register(log_fd, select.POLLIN)
-        for fd, event in poller.poll(max(seconds, 0.001) * 1000):
-            if fd == 1 and event & (select.POLLERR | select.POLLHUP):
-                raise HangUp("nobody reads our answer any more")
-            if fd == log_fd:
-                time.sleep(_GATHER_S)
+        events = poller.poll(max(seconds, 0.001) * 1000)
+        if (
+            log_fd is not None
+            and [fd for fd, _event in events] == [log_fd]
+            and follower is not None
+            and follower.drained
+        ):
+            poller.unregister(log_fd)
+            events = poller.poll((_GATHER_CHATTY_S if self._chatty else _GATHER_S) * 1000)
+        if any(fd == 1 and event & (select.POLLERR | select.POLLHUP) for fd, event in events):
+            raise HangUp("nobody reads our answer any more")
 
 
 def read_gpus(root: str = "/proc/driver/nvidia/gpus") -> dict[str, str]:

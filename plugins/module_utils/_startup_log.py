@@ -299,7 +299,8 @@ class StartupLog:
     """The state of one start, as far as the log tells it. Feed it every entry of the invocation once, in the journal's order.
 
     `expected` is the number of `Load weight end` lines that are awaited (0: unknown), `started_us` the monotonic time
-    of the start (else the first entry's). Memory is bounded however much is logged. The phases lie end to end: what
+    of the start (else the first entry's). `began` tells whether the arguments were logged, which every release does before it
+    loads anything. Memory is bounded however much is logged. The phases lie end to end: what
     happens between two marked phases (attention backends, kernels that compile) counts to the earlier one.
     """
 
@@ -322,6 +323,7 @@ class StartupLog:
         self.pids: set[int] = set()
         self.last_line = ""
         self.log_incomplete = False
+        self.began = False
         self.last_progress_us = started_us or 0
         self.last_us = started_us or 0
         self.lines = 0
@@ -529,7 +531,9 @@ class StartupLog:
             self._feed_parent(text, at_us)
 
     def _feed_parent(self, text: str, at_us: int) -> None:
-        if text.startswith(FIRED_UP):
+        if text.startswith("server_args="):
+            self.began = True
+        elif text.startswith(FIRED_UP):
             if self.fired_up_us is None:
                 self.fired_up_us = at_us
         elif text.startswith("Engine startup timings"):
@@ -626,6 +630,7 @@ class StartupLog:
             "pids": sorted(self.pids),
             "last_line": self.last_line,
             "log_incomplete": self.log_incomplete,
+            "began": self.began,
             "last_progress_us": self.last_progress_us,
             "last_us": self.last_us,
             "lines": self.lines,
@@ -661,6 +666,7 @@ class StartupLog:
             "weights_committed",
             "argument_error",
             "log_incomplete",
+            "began",
             "last_line",
             "last_progress_us",
             "last_us",

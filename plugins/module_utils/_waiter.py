@@ -96,6 +96,8 @@ _SETTLE_S = 3.0
 # A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
 _GENERATION_TRIES = 3
 
+# A long journal of a start is read this long before anything else is looked at.
+_HISTORY_S = 2.0
 
 #: The module's options; kept here so that the wait can be driven without Ansible, with the same defaults.
 ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
@@ -333,7 +335,7 @@ class Host(abc.ABC):
         """Entries that came since the last call."""
 
     @abc.abstractmethod
-    def last_entries(self) -> list[Entry]:
+    def last_entries(self) -> t.Iterable[Entry]:
         """After the end of the invocation: the rest of its journal, synchronised."""
 
     @abc.abstractmethod
@@ -346,6 +348,10 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def gpus(self) -> t.Mapping[str, str]:
+    def journal_damage(self) -> str:
+        """Which part of the journal is damaged while the rest can be read; '' = none."""
+        return ""
+
         """Names of the GPUs by PCI address (`0000:41:00`)."""
 
     @abc.abstractmethod
@@ -604,17 +610,42 @@ class Waiter:
 
     def _journal_gap(self) -> str:
         """Why the journal cannot hold all markers, or ''."""
+        began = self._host.monotonic()
         if not self._unit.logs_to_journal:
             return f"the unit's {self._unit.log_output}, not the journal"
+            if self._options.wait and self._host.monotonic() - began >= _HISTORY_S:
+                # The rest comes like new lines, while the other gates are looked at.
+                break
         if self._journal_error:
             return self._journal_error
         if self._log.log_incomplete:
             return "journald dropped lines of this start (rate limit)"
-        if not self._began_in_journal and self._host.monotonic() - self._unit.exec_main_start_us / 1e6 > 2.0:
-            return "the beginning of this start is no longer in the journal"
-        return markers_unavailable(self._arguments())
+        damage = self._host.journal_damage()
+        if damage:
+            return f"the journal is damaged: {damage}"
+        unavailable = markers_unavailable(self._arguments())
+        if unavailable:
+            return unavailable
+        # Each part of the journal is cut by itself: PID 1's lines may be left where the server's (in a namespace) are not.
+        began = self._began_in_journal and (self._log.began or not self._port.owned)
+        if not began and self._host.monotonic() - self._unit.exec_main_start_us / 1e6 > 2.0:
+            return "the beginning of this start is not in the journal (any more)"
+        if self._unlogged:
+            return "the server answers, and nothing of that reaches the journal (rate limit)"
+        return ""
+
+    def _listen(self) -> None:
+        """The server logs our requests; when no line comes of a whole round of them, journald lets none pass.
+
+        journald tells that it dropped lines only with the first one that it lets pass again.
+        """
+        if self._unheard == self._log.lines and self._following:
+            self._unlogged = True
+        self._unheard = self._log.lines
 
     def _arguments(self) -> t.Mapping[str, t.Any]:
+        self._unheard: int | None = None
+        self._unlogged = False
         """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
         return self._server.get("arguments") or {**self._main_arguments(), **self._options.settings}
 
@@ -1044,7 +1075,8 @@ class Waiter:
             return None
         if any(item.passed is not True for item in self._gate_list()):
             # All but the markers passed, which are on their way through journald; they call at once.
-            self._next_http = now + _HTTP_RETRY_QUIET_S
+            self._listen()
+            self._next_http = now + (0.0 if self._unlogged else _HTTP_RETRY_QUIET_S)
             return None
         return self._finding(READY, True, "", "all six gates passed")
 

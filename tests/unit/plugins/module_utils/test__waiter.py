@@ -110,6 +110,8 @@ class ScriptedHost(Host):
         self._entries: list[Entry] = []
         self._rest: list[Entry] = []
         self._events: list[tuple[float, t.Callable[[], None]]] = []
+        self.logs_requests = True
+        self.damage = ""
         self._serial = 0
         self.log_pid1("Starting sglang-x.service - SGLang x...", STARTING_MESSAGE_ID)
 
@@ -180,6 +182,7 @@ class ScriptedHost(Host):
     def boot_id(self) -> str:
         return "boot"
 
+            "server_args=ServerArgs(model_path='/models/k26')",
     def show(self) -> UnitState:
         self.shows += 1
         return self.unit
@@ -233,6 +236,9 @@ class ScriptedHost(Host):
 
     def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         self.requests.append(path)
+    def journal_damage(self) -> str:
+        return self.damage
+
         self.allowed[path] = timeout
         self.limits.append(timeout)
         if payload is not None:
@@ -304,6 +310,8 @@ def follower(**info: t.Any) -> ScriptedHost:
             "port": 40000,
             **info,
         },
+        if self.logs_requests:
+            self.log_raw(f'INFO:     127.0.0.1:40000 - "{method} {path} HTTP/1.1" 200 OK')
         "leader:/ready": (200, b""),
         "leader:/generate": host.answers["/generate"],
     }
@@ -610,7 +618,7 @@ def test_an_interruption_begins_the_time_anew(change: dict[str, t.Any]) -> None:
 def test_a_journal_that_is_lost_on_the_way_leaves_it_to_the_other_gates() -> None:
     host = ScriptedHost()
     host.port_view = OWN
-    host.log("The server is fired up and ready to roll!")
+    host.log("server_args=ServerArgs(model_path='/models/k26')", "The server is fired up and ready to roll!")
     host.at(3.0, host.set(error="journalctl ended with -9: no message"))
     result = wait(host, timeout="30")
     assert result["ready"]
@@ -693,6 +701,58 @@ def test_a_server_on_another_port_than_asked_is_told() -> None:
 
 
 def test_an_unknown_owner_is_not_ready() -> None:
+def test_a_server_whose_requests_do_not_show_is_not_heard() -> None:
+    """journald drops lines and says so only with the first one that it lets pass again, maybe half a minute later."""
+    host = ScriptedHost()
+    host.logs_requests = False
+    host.port_view = OWN
+    host.log("server_args=ServerArgs(model_path='/models/k26')")
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert result["elapsed"] < 4.0
+    assert "nothing of that reaches the journal" in result["log_incomplete"]
+
+
+def test_a_beginning_that_is_cut_off_in_a_namespace_leaves_it_to_the_other_gates() -> None:
+    """PID 1's lines are in the default journal, and still there."""
+    host = ScriptedHost()
+    host.port_view = OWN
+    host.log("The server is fired up and ready to roll!")
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert "the beginning of this start" in result["log_incomplete"]
+
+
+def test_a_damaged_journal_leaves_it_to_the_other_gates() -> None:
+    host = ScriptedHost()
+    host.damage = "Journal file /j/a.journal corrupted, ignoring file."
+    host.port_view = OWN
+    host.log("server_args=ServerArgs(model_path='/models/k26')")
+    result = wait(host, timeout="30")
+    assert (result["ready"], result["elapsed"]) == (True, 0.0)
+    assert "/j/a.journal" in result["log_incomplete"]
+
+
+def test_a_long_history_does_not_hold_up_the_other_gates() -> None:
+    """The rest of it comes while the server is looked at."""
+    host = ScriptedHost()
+    host.serve()
+    parts = [[entry] for entry in host.follow()]
+    seen: list[int] = []
+
+    def slow(cursor: str | None) -> t.Iterator[list[Entry]]:
+        for number, part in enumerate([*parts, *([[]] * 100)]):
+            host.now += 1.0
+            seen.append(number)
+            yield part
+
+    vars(host)["history"] = slow
+    host.at(4.0, lambda: host._entries.extend(entry for part in parts[len(seen) :] for entry in part))
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert (len(seen), result["elapsed"] < 5.0) == (2, True)
+
+
     host = ScriptedHost()
     host.serve()
     host.port_view = PortView(listening=True, owned=None, owners=(), source="neither can be read")
