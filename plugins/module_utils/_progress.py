@@ -137,11 +137,19 @@ class Progress:
     Without an earlier slice every clock starts at `now`: what was before nobody saw. `kept` is what `dump` gave.
     """
 
-    def __init__(self, *, stall_s: float, spin_s: float, now: float, kept: Mapping[str, t.Any] | None = None) -> None:
-        """`stall_s` and `spin_s`: seconds, 0 = that verdict is never given."""
+    def __init__(
+        self,
+        *,
+        stall_s: float,
+        spin_s: float,
+        now: float,
+        started: float = 0.0,
+        kept: Mapping[str, t.Any] | None = None,
+    ) -> None:
+        """`stall_s` and `spin_s`: seconds, 0 = that verdict is never given. `started`: of the main process, 0 = unknown."""
         self._stall_s = stall_s
         self._spin_s = spin_s
-        self._moved: dict[str, float] = {LOG: now, CPU: now, IO: now, MEMORY: now}
+        self._moved: dict[str, float] = {LOG: started or now, CPU: now, IO: now, MEMORY: now}
         self._cpu: dict[str, _Base] = {}
         self._io: dict[str, _Base] = {}
         self._memory: dict[str, _Base] = {}
