@@ -1,0 +1,68 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A lab host that can run the drivers of this folder, from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+from ansible_collections.specdec.serving.tests.support.lab.client import Host, up
+from ansible_collections.specdec.serving.tests.support.observer import races
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+ROOT = "/srv/specdec"
+COLLECTION = f"{ROOT}/ansible_collections/specdec/serving"
+STAND_IN = f"{COLLECTION}/tests/support/stand_in/src"
+#: Units side by side: two for each of a small machine's cores, since a race is mostly waiting.
+LANES = 6
+
+
+def make(name: str) -> Host:
+    """A host with this checkout's code mounted and the stand-in's models. Raises LabError where none can run."""
+    subprocess.run(
+        [sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
+    )
+    volumes = [
+        f"{CHECKOUT / 'plugins'}:{COLLECTION}/plugins:ro",
+        f"{CHECKOUT / 'tests/support'}:{COLLECTION}/tests/support:ro",
+    ]
+    return up([name], volumes=volumes)[name]
+
+
+def drive(host: Host, driver: str, order: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
+    """Run a driver of this folder in a control group of its own, and give its lines as they come.
+
+    Raises RuntimeError when it fails.
+    """
+    words = ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", f"--setenv=PYTHONPATH={ROOT}"]
+    words += ["python3", "-B", f"{COLLECTION}/tests/support/observer/{driver}.py"]
+    with subprocess.Popen(
+        host.exec_argv(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise RuntimeError("no pipes")
+        process.stdin.write(json.dumps(order))
+        process.stdin.close()
+        for line in process.stdout:
+            yield json.loads(line)
+        errors = process.stderr.read()
+    if process.returncode:
+        raise RuntimeError(f"{driver} ended with {process.returncode}: {errors[-3000:]}")
+
+
+def race(
+    host: Host, *, seed: str, number: int, lanes: int = LANES
+) -> t.Iterator[tuple[races.Race, dict[str, t.Any], races.Judgement]]:
+    """Run so many races and judge each as it ends."""
+    plan = races.plan(seed, number)
+    order = {"races": [one.to_json() for one in plan], "lanes": lanes, "source": STAND_IN}
+    for record in drive(host, "arena", order):
+        yield plan[record["number"]], record, races.judge(record)
+
+
+__all__ = ("CHECKOUT", "COLLECTION", "LANES", "ROOT", "STAND_IN", "drive", "make", "race")
