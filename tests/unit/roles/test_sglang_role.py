@@ -189,4 +189,8 @@ def test_loops_never_go_over_what_may_hold_a_key() -> None:
         for line in path.read_text().splitlines():
             word, _, expression = line.strip().partition(": ")
             if word == "loop":
-                assert expression in ('"{{ _sglang_names }}"', '"{{ _sglang_units.restart_needed }}"'), path
+                assert expression in (
+                    '"{{ _sglang_names }}"',
+                    '"{{ _sglang_units.restart_needed }}"',
+                    '"{{ _sglang_archives | default([]) }}"',  # paths
+                ), path
