@@ -56,6 +56,8 @@ class Api:
         self._routes: dict[str, tuple[tuple[str, ...], str, Handler]] = {
             "/health": (get, auth.NORMAL, self._health),
             "/health_generate": (get, auth.NORMAL, self._health),
+            "/ready": (get, auth.NORMAL, self._ready),
+            "/get_load": (get, auth.NORMAL, self._load),
             "/ping": (get, auth.NORMAL, lambda _: Response()),
             "/v1/models": (get, auth.NORMAL, self._models),
             "/model_info": (get, auth.NORMAL, self._model_info),
@@ -70,8 +72,11 @@ class Api:
             "/flush_cache": (both, auth.ADMIN_OPTIONAL, self._flush),
             "/freeze_gc": (both, auth.ADMIN_OPTIONAL, self._freeze_gc),
         }
-        if server.settings.profile.has("ready"):
-            self._routes["/ready"] = (get, auth.NORMAL, self._ready)
+        release = server.settings.profile
+        self._traits = release.traits
+        self._routes = {path: route for path, route in self._routes.items() if release.has(path)}
+        if self._traits["health"] == "trivial":
+            self._routes["/health"] = (get, auth.NORMAL, lambda _: Response())
         if self._resolved["enable_metrics"]:
             self._routes["/metrics"] = (get, auth.NORMAL, self._metrics)
 
@@ -81,7 +86,7 @@ class Api:
         path = request.path
         key = (path, request.method)
         self.counts[key] = self.counts.get(key, 0) + 1
-        response = self._dispatch(request, path)
+        response = self._server.faults.answer(request, lambda: self._dispatch(request, path))
         status_key = (path, request.method, response.status)
         self.status_counts[status_key] = self.status_counts.get(status_key, 0) + 1
         return response
@@ -97,6 +102,7 @@ class Api:
             api_key=self._resolved["api_key"],
             admin_api_key=self._resolved["admin_api_key"],
             level=level,
+            open_prefixes=tuple(self._traits["open_prefixes"]),
         )
         if status is not None:
             return json_response({"error": "Unauthorized"}, status)
@@ -112,6 +118,8 @@ class Api:
 
     def _deprecated(self, path: str, handler: Handler) -> Handler:
         def wrapped(request: Request) -> Response:
+            if not self._server.settings.profile.has(f"/{path[len('/get_') :]}"):
+                return handler(request)  # it has no other name yet
             self._server.log.warning(
                 f"Endpoint '{path}' is deprecated and will be removed in a future version."
                 f" Please use '/{path[len('/get_') :]}' instead."
@@ -128,10 +136,10 @@ class Api:
     def _health(self, _request: Request) -> Response:
         """One token through scheduler and detokenizer; the sleep comes before the check (http_server.py:721-799)."""
         server = self._server
-        if server.draining:
+        if server.draining and self._traits["health"] != "trivial":
             server.log.info("Health check request received during shutdown. Returning 503.")
             return Response(503)
-        if server.status == "Starting":
+        if server.status == "Starting" and self._traits["health"] != "trivial":
             return Response(503)
         begin = time.time()
         limit = server.times.seconds("health_timeout")
@@ -189,6 +197,8 @@ class Api:
 
     def _model_info(self, _request: Request) -> Response:
         target = self._settings.target
+        if self._traits["server_info"] != "full":
+            return json_response(self._older_model_info())
         keys = ("model_path", "served_model_name", "tokenizer_path")
         later = ("preferred_sampling_params", "weight_version", "load_format", "reasoning_parser", "tool_call_parser")
         embedding = json.loads(json.dumps(self._settings.profile.model_info_embedding))
@@ -210,14 +220,57 @@ class Api:
             }
         )
 
+    def _older_model_info(self) -> dict[str, Any]:
+        target = self._settings.target
+        info = {key: self._resolved[key] for key in ("model_path", "tokenizer_path")}
+        info["is_generation"] = True
+        if self._traits["server_info"] == "plain":
+            info.update(
+                preferred_sampling_params=self._resolved["preferred_sampling_params"],
+                weight_version=self._resolved["weight_version"],
+                has_image_understanding=target.vision,
+                has_audio_understanding=False,
+                model_type=target.model_type,
+                architectures=[target.architecture],
+            )
+        return info
+
+    def _older_server_info(self) -> dict[str, Any]:
+        """Up to 0.5.12: no launch_command, no times; in 0.4.6 the state lies among the arguments."""
+        server, settings = self._server, self._settings
+        state: dict[str, Any] = {"last_gen_throughput": server.engine.stats["gen_throughput"]}
+        if "avg_accept_length" in server.engine.stats:
+            state["avg_spec_accept_length"] = server.engine.stats["avg_accept_length"]
+        info = {
+            **settings.shown,
+            "status": "ready",
+            "max_total_num_tokens": settings.max_total_tokens,
+            "max_req_input_len": settings.context_length - 6,
+        }
+        if self._traits["server_info"] == "flat":
+            return {**info, **state, "version": settings.profile.version}
+        memory = server.memory
+        state["memory_usage"] = {
+            "weight": round(memory["weight"], 2),
+            "kvcache": round(memory["kvcache"], 2),
+            "token_capacity": settings.max_total_tokens,
+            "graph": round(sum(memory["graph"].values()), 2),
+        }
+        state["effective_max_running_requests_per_dp"] = settings.max_running_requests
+        states = [{**settings.shown, **state} for _ in range(server.engine.replicas)]
+        return {**info, "internal_states": states, "version": settings.profile.version}
+
     def _server_info(self, _request: Request) -> Response:
         server = self._server
+        if self._traits["server_info"] != "full":
+            server.engine.first_request.set()
+            return json_response(self._older_server_info())
         server.engine.first_request.set()
         stats = server.engine.stats
         states = []
         for _ in range(server.engine.replicas):
             state = {
-                **{key: value for key, value in self._resolved.items() if key != "custom_sigquit_handler"},
+                **{key: value for key, value in self._settings.shown.items() if key != "custom_sigquit_handler"},
                 "pp_max_micro_batch_size": self._settings.max_running_requests,
                 "world_size": self._resolved["tp_size"] * self._resolved["pp_size"],
                 "startup_time": {k: v for k, v in server.startup_time.items() if k != "tokenizer_e2e"},
@@ -243,7 +296,7 @@ class Api:
             states.append(state)
         return json_response(
             {
-                **self._resolved,
+                **self._settings.shown,
                 "launch_command": self._settings.launch_command,
                 "status": "ready",
                 "max_total_num_tokens": self._settings.max_total_tokens,
@@ -261,6 +314,18 @@ class Api:
                 "version": self._settings.profile.version,
                 "frontend": "python",
             }
+        )
+
+    def _load(self, _request: Request) -> Response:
+        """The forerunner of /v1/loads (0.4.7 to 0.5.20)."""
+        stats = self._server.engine.stats
+        tokens = int(stats["token_usage"] * self._settings.max_total_tokens)
+        running, waiting = stats.get("running", 0), stats.get("waiting", 0)
+        return json_response(
+            [
+                {"dp_rank": dp, "num_reqs": running + waiting, "num_waiting_reqs": waiting, "num_tokens": tokens}
+                for dp in range(self._server.engine.replicas)
+            ]
         )
 
     def _loads(self, _request: Request) -> Response:
@@ -451,16 +516,22 @@ class Api:
             "dp_rank": pending.dp if self._resolved["dp_size"] > 1 else None,
             "e2e_latency": latency,
         }
+        speculation: dict[str, Any] = {}
         if message["verify"]:
             proposed = message["verify"] * (self._settings.block_size - 1)
-            meta.update(
-                spec_accept_rate=message["correct"] / max(1, proposed),
-                spec_accept_length=done / message["verify"],
-                spec_num_correct_drafts=message["correct"],
-                spec_num_proposed_drafts=proposed,
-                spec_verify_ct=message["verify"],
-                spec_correct_drafts_histogram=message["histogram"],
-            )
+            figures = {
+                "rate": message["correct"] / max(1, proposed),
+                "length": done / message["verify"],
+                "correct": message["correct"],
+                "proposed": proposed,
+                "verify": message["verify"],
+                "histogram": message["histogram"],
+            }
+            speculation = {key: figures[meaning] for key, meaning in self._traits["spec_meta"].items()}
+            meta.update(speculation)
+        if self._traits["meta_info"] is not None:
+            meta["total_retractions"] = 0
+            return {key: meta[key] for key in self._traits["meta_info"]} | speculation
         meta.update(
             request_received_ts=pending.begin,
             first_token_latency=first - pending.begin,

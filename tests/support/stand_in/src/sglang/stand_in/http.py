@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, unquote
 
 REASONS = {
     200: "OK",
+    307: "Temporary Redirect",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
@@ -68,13 +69,17 @@ class Request:
 
 @dataclass
 class Response:
-    """Status and body; `chunks` instead of a body is sent as a stream."""
+    """Status and body; `chunks` instead of a body is sent as a stream.
+
+    `deliver(connection, head, body)` sends all of it by itself, and the connection is closed after it.
+    """
 
     status: int = 200
     body: bytes = b""
     content_type: str | None = None
     chunks: Iterator[bytes] | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    deliver: Callable[[socket.socket, bytes, bytes], None] | None = None
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -102,7 +107,7 @@ class HttpServer:
         self._lock = threading.Lock()
         self._closing = threading.Event()
 
-    def bind(self, host: str, port: int) -> None:
+    def bind(self, host: str, port: int, *, reuse_port: bool = False) -> None:
         """Listen on every address of `host`. Raises OSError as asyncio's create_server would."""
         infos = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -110,6 +115,8 @@ class HttpServer:
                 listener = socket.socket(family, kind, protocol)
                 self._listeners.append(listener)
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if reuse_port:
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 if family == socket.AF_INET6:
                     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 listener.bind(address)
@@ -229,7 +236,7 @@ class HttpServer:
         """Send the response; whether the connection may be used again."""
         response = self._handler(request)
         keep = request.headers.get("connection", "").lower() != "close" and request.headers[":version"] != "HTTP/1.0"
-        keep = keep and not self._closing.is_set()
+        keep = keep and not self._closing.is_set() and response.deliver is None
         self._access(client, request, response.status)
         head = [f"HTTP/1.1 {response.status} {REASONS[response.status]}"]
         head.append(time.strftime("date: %a, %d %b %Y %H:%M:%S GMT", time.gmtime()))
@@ -244,6 +251,9 @@ class HttpServer:
         if not keep:
             head.append("connection: close")
         start = ("\r\n".join(head) + "\r\n\r\n").encode("latin-1")
+        if response.deliver is not None:
+            response.deliver(connection, start, response.body)
+            return False
         if response.chunks is None:
             connection.sendall(start + (b"" if request.method == "HEAD" else response.body))
             return keep

@@ -42,6 +42,11 @@ def set_spawn_title(code: str) -> None:
     _libc.prctl(_PR_SET_NAME, os.path.basename(sys.executable).encode()[:15] + b"\0", 0, 0, 0)
 
 
+def default_action(number: int) -> None:
+    """Take a signal's handler away; works in every thread, unlike signal.signal."""
+    _libc.signal(number, 0)
+
+
 def die_with_parent(parent: int) -> None:
     """Ask the kernel for SIGKILL when the parent ends (engine: utils/common.py:3432)."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

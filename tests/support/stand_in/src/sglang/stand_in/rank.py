@@ -43,8 +43,11 @@ class Rank:
         return self.tp == 0 and self.pp == 0
 
 
-def ranks_of(resolved: dict[str, Any]) -> list[Rank]:
-    """All ranks of this node (managers/scheduler.py:6260-6290: only dimensions above 1 are shown)."""
+def ranks_of(resolved: dict[str, Any], always_tp: bool = False) -> list[Rank]:
+    """All ranks of this node (managers/scheduler.py:6260-6290: only dimensions above 1 are shown).
+
+    With `always_tp` (0.4.6) the prefix is `TPn`, with replicas `DPn TPn`.
+    """
     tp_size, pp_size, dp_size = resolved["tp_size"], resolved["pp_size"], resolved["dp_size"]
     ep_size, attn_dp = resolved["ep_size"], resolved["attn_dp_size"]
     ranks: list[Rank] = []
@@ -59,9 +62,9 @@ def ranks_of(resolved: dict[str, Any]) -> list[Rank]:
                     prefix += f" DP{tp // (tp_size // attn_dp)}"
                 if pp_size > 1:
                     prefix += f" PP{pp}"
-                if tp_size > 1:
+                if tp_size > 1 or always_tp:
                     prefix += f" TP{tp}"
-                if ep_size > 1:
+                if ep_size > 1 and not always_tp:
                     prefix += f" EP{ep}"
                 ranks.append(Rank(index=len(ranks), dp=dp, pp=pp, tp=tp, ep=ep, prefix=prefix))
     return ranks
@@ -84,6 +87,7 @@ class Scheduler:
         self.steps = steps
         self.log = Log(settings.resolved["log_level"], prefix=rank.prefix)
         self.message = settings.profile.message
+        self.says = settings.profile.says
         self.available = settings.free_memory_gb
         self.seconds: dict[str, float] = {"load_weight": 0.0, "kv_cache_allocation": 0.0}
         self.memory: dict[str, float] = {"weight": 0.0, "kvcache": 0.0}
@@ -103,7 +107,8 @@ class Scheduler:
         processes.set_title(self.rank.title)
         begin = time.monotonic()
         for stage in self.settings.profile.rank_stages:
-            getattr(self, "_stage_" + stage)()
+            name, _, model = stage.partition(":")
+            getattr(self, "_stage_" + name)(*([model] if model else []))
         self.channel.send(
             {
                 "op": "ready",
@@ -126,19 +131,32 @@ class Scheduler:
         self.channel.receive()
 
     def _stage_init_parallel(self) -> None:
+        self._init_parallel()
+
+    def _init_parallel(self, again: bool = False) -> None:
+        """Releases that load the draft last say it once more for its runner, over the groups that are there."""
         self.log.info(self.message("init_parallel_begin"))
         begin = time.monotonic()
-        with self.steps.run("init_parallel"):
-            pass
-        self.log.info(self.message("init_parallel_end", elapsed=time.monotonic() - begin))
-        self.log.info(self.message("memory_baseline", usage=0.0))
+        if not again:
+            with self.steps.run("init_parallel"):
+                pass
+        self.log.info(self.message("init_parallel_end", elapsed=time.monotonic() - begin, usage=0.0))
+        self._say("memory_baseline", usage=0.0)
+
+    def _say(self, key: str, **values: Any) -> None:
+        """A line that not every release logs."""
+        if self.says(key):
+            self.log.info(self.message(key, **values))
 
     def _stage_load_target(self) -> None:
         self._load("load_target", self.settings.target)
 
     def _stage_load_draft(self) -> None:
         if self.settings.draft is not None:
-            self.log.info(self.message("memory_baseline", usage=0.0))
+            if self.settings.draft_last:
+                self._init_parallel(again=True)
+            else:
+                self._say("memory_baseline", usage=0.0)
             self._load("load_draft", self.settings.draft)
             if self.settings.resolved["speculative_algorithm"] == "DFLASH" and self.rank.tp == 0:
                 self._dflash_lines(self.settings.draft)
@@ -190,23 +208,26 @@ class Scheduler:
     def _dflash_lines(self, draft: Model) -> None:
         resolved = self.settings.resolved
         backend = resolved["speculative_draft_attention_backend"] or resolved["attention_backend"]
-        self.log.info(
-            f"Initialized DFLASH draft runner. attention_backend={backend}, model={draft.architecture},"
-            f" block_size={self.settings.block_size}, draft_window_size={resolved['speculative_draft_window_size']},"
-            " compact_cache=False"
+        self._say(
+            "dflash_runner",
+            backend=backend,
+            model=draft.architecture,
+            block=self.settings.block_size,
+            window=resolved["speculative_draft_window_size"],
         )
-        self.log.info(
-            "DFLASH draft runner ready. mask_token=<|MASK|>, mask_token_id=163838, mask_token_id_override=None,"
-            " noise_embed_scale=1.0"
-        )
-        self.log.info("DFLASH fused KV materialization enabled. n_layers=5, num_kv_heads=8, head_dim=128")
+        self._say("dflash_ready")
+        self._say("dflash_fused")
 
-    def _stage_kv_cache(self) -> None:
+    def _stage_kv_cache(self, only: str = "") -> None:
+        """Pools of both models, or of `only` one (`target`, `draft`)."""
         begin = time.monotonic()
-        models = [self.settings.target] + ([self.settings.draft] if self.settings.draft else [])
-        with self.steps.run("kv_cache"):
+        models = {"target": self.settings.target, "draft": self.settings.draft}
+        chosen = [model for role, model in models.items() if model is not None and only in ("", role)]
+        if not chosen:
+            return
+        with self.steps.run("kv_cache", **({"of": only} if only else {})):
             pass
-        for model in models:
+        for model in chosen:
             share = 0.5 * self.available if self.settings.cuda else 0.002
             self.memory["kvcache"] += share
             self.available -= share
@@ -217,10 +238,13 @@ class Scheduler:
                 )
             )
             self.log.info(self.message("memory_pool_end", avail=self.available))
-        self.seconds["kv_cache_allocation"] = time.monotonic() - begin
+        self.seconds["kv_cache_allocation"] += time.monotonic() - begin
 
-    def _stage_capture(self) -> None:
+    def _stage_capture(self, only: str = "") -> None:
         settings = self.settings
+        if only:
+            self._capture_in_turn(only)
+            return
         speculative = settings.block_size > 0
         models = 1 if settings.draft is None else 2
         if self.rank.tp == 0 and not settings.graph_enabled("prefill"):
@@ -238,38 +262,47 @@ class Scheduler:
             if settings.draft is not None:
                 captures.append(("draft_decode", "draft verify", size, config["decode"]["bs"]))
         for phase, name, size, sizes in captures:
-            self.log.info(
-                self.message(
-                    "capture_begin",
-                    name=name,
-                    label="CUDA graph",
-                    backend=config["prefill" if phase == "prefill" else "decode"]["backend"],
-                    size=size,
-                    avail=self.available,
-                )
+            backend = config["prefill" if phase == "prefill" else "decode"]["backend"]
+            self._capture(phase, "CUDA graph", sizes, name=name, size=size, backend=backend)
+
+    def _capture_in_turn(self, only: str) -> None:
+        """Up to 0.5.13: the graphs of one model before the other is loaded; of the draft as its worker names them."""
+        settings = self.settings
+        if not settings.graph_enabled("decode") or (only == "draft" and settings.draft is None):
+            return
+        named = settings.profile.traits["draft_captures"]
+        labels = ["cuda graph"]
+        phases = ["target_verify" if settings.block_size else "decode"]
+        if only == "draft":
+            labels = named.get(settings.resolved["speculative_algorithm"], named["*"])
+            phases = ["draft_decode", "draft_extend"]
+        for phase, label in zip(phases, labels):
+            self._capture(phase, label, None)
+
+    def _capture(self, phase: str, label: str, sizes: Any, **details: Any) -> None:
+        begin = time.monotonic()
+        self.log.info(self.message("capture_begin", label=label, avail=self.available, **details))
+        with self.steps.run("capture", phase=phase):
+            pass
+        self.graph_seconds[phase] = time.monotonic() - begin
+        self.graph_memory[phase] = 0.3
+        self.available -= 0.3
+        self.log.info(
+            self.message(
+                "capture_end",
+                label=label,
+                sizes="" if sizes is None else f"bs={sizes}, ",
+                elapsed=self.graph_seconds[phase],
+                usage=0.3,
+                avail=self.available,
+                **details,
             )
-            begin = time.monotonic()
-            with self.steps.run("capture", phase=phase):
-                pass
-            self.graph_seconds[phase] = time.monotonic() - begin
-            self.graph_memory[phase] = 0.3
-            self.available -= 0.3
-            self.log.info(
-                self.message(
-                    "capture_end",
-                    name=name,
-                    label="CUDA graph",
-                    sizes="" if sizes is None else f"bs={sizes}, ",
-                    elapsed=self.graph_seconds[phase],
-                    usage=0.3,
-                    avail=self.available,
-                )
-            )
+        )
 
     def _stage_scheduler_ready(self) -> None:
         with self.steps.run("scheduler_ready"):
             pass
-        if self.rank.tp == 0:
+        if self.rank.tp == 0 or self.settings.profile.traits["rank_prefix"] == "always_tp":
             resolved = self.settings.resolved
             self.log.info(
                 self.message(
@@ -283,22 +316,21 @@ class Scheduler:
                     avail=self.available,
                 )
             )
-        self.log.info(
-            "Init Unified Radix Cache. Components: (<ComponentType.FULL: 0>,). Tree Core: RustUnifiedTreeCore"
-        )
-        self.log.info(
-            "Tree cache initialized: source=default impl=UnifiedRadixCache hybrid_swa=False hybrid_ssm=False"
-            " hicache_attached=False"
-        )
+        self._say("radix_cache")
+        self._say("tree_cache")
 
     # Serving
 
     def _follow(self) -> None:
         """A rank that does not lead takes part in each forward pass: without its answer nothing is generated."""
+        warm = False
         while True:
             message = self.channel.receive()
             if message is None or message["op"] == "shutdown":
                 return
+            if not warm:
+                warm = True
+                self.steps.faults.strike("warm_up", self.steps.who, "begin")
             self.channel.send({"op": "joined", "rid": message["rid"]})
 
 
@@ -409,11 +441,18 @@ class Generator:
         now = time.monotonic()
         new = sum(request.prompt_tokens - request.cached_tokens for request in batch)
         self._log.info(
-            f"Prefill batch, #new-seq: {len(batch)}, #new-token: {new},"
-            f" #cached-token: {sum(request.cached_tokens for request in batch)}, token usage: {self._usage():.2f},"
-            f" #running-req: {len(self._running)}, #queue-req: {len(self._waiting)}, #pending-token: 0,"
-            f" {self._label}: {self._settings.graph_enabled('prefill')},"
-            f" input throughput (token/s): {new / max(now - self._last_prefill, 1e-6):.2f}"
+            self._scheduler.message(
+                "prefill_batch",
+                seqs=len(batch),
+                new=new,
+                cached=sum(request.cached_tokens for request in batch),
+                usage=self._usage(),
+                running=len(self._running),
+                queued=len(self._waiting),
+                graph=self._label,
+                graph_on=self._settings.graph_enabled("prefill"),
+                throughput=new / max(now - self._last_prefill, 1e-6),
+            )
         )
         self._last_prefill = now
         self._interval_begin = now
@@ -451,7 +490,7 @@ class Generator:
             verify = max(1, self._interval_verify)
             length = 1 + self._interval_correct / verify
             rate = self._interval_correct / (verify * max(1, block - 1))
-            accepted = f"accept len: {length:.2f}, accept rate: {rate:.2f}, "
+            accepted = self._scheduler.message("accepted", length=length, rate=rate)
             self._total_verify += self._interval_verify
             self._total_tokens += self._interval_verify + self._interval_correct
             self._stats.update(
@@ -461,9 +500,17 @@ class Generator:
             )
         tokens = sum(request.prompt_tokens + request.done for request in self._running)
         self._log.info(
-            f"Decode batch, #running-req: {len(self._running)}, #token: {tokens}, token usage: {self._usage():.2f},"
-            f" {accepted}{self._label}: {self._settings.graph_enabled('decode')},"
-            f" gen throughput (token/s): {throughput:.2f}, #queue-req: {len(self._waiting)}"
+            self._scheduler.message(
+                "decode_batch",
+                running=len(self._running),
+                tokens=tokens,
+                usage=self._usage(),
+                accepted=accepted,
+                graph=self._label,
+                graph_on=self._settings.graph_enabled("decode"),
+                throughput=throughput,
+                queued=len(self._waiting),
+            )
         )
         self._interval_begin = now
         self._interval_tokens = self._interval_verify = self._interval_correct = 0

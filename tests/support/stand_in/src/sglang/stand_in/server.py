@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any, Callable, NoReturn
 
 from sglang.stand_in import arguments, channel, processes, profile, rank, resolve
+from sglang.stand_in.faults import Faults, Raised
 from sglang.stand_in.log import Log
 from sglang.stand_in.rank import Rank, Scheduler
 from sglang.stand_in.times import Steps, Times
@@ -31,11 +33,15 @@ def main(argv: list[str]) -> NoReturn:
     begin = time.monotonic()
     truth = Truth(os.environ)
     times = Times(os.environ)
+    faults = Faults(os.environ, truth)
     truth.note("started", argv=sys.argv[:1])
-    steps = Steps(times, truth, "main")
-    with steps.run("imports"):
-        release = profile.current()
-        parser = arguments.build_parser(release)
+    steps = Steps(times, truth, faults, "main")
+    try:
+        with steps.run("imports"):
+            release = profile.current()
+            parser = arguments.build_parser(release)
+    except Raised as error:
+        _leave_by_exception(truth, error.text)
     try:
         argv = arguments.merge_config(parser, argv)
         args = parser.parse_args(argv)
@@ -51,30 +57,36 @@ def main(argv: list[str]) -> NoReturn:
         for text in getattr(args, "warnings", []):
             log.warning(text)
         settings = resolve.resolve(profile=release, args=args, argv=argv, seed=times.seed)
-        server = Server(settings=settings, times=times, truth=truth, begin=begin)
+        server = Server(settings=settings, times=times, truth=truth, faults=faults, begin=begin)
         server.start()
         status = server.serve()
-    except Exception:  # noqa: BLE001 (what the interpreter would do, in the real order)
+    except Exception as error:  # noqa: BLE001 (what the interpreter would do, in the real order)
         # The real launch_server kills its children in a `finally` before Python prints the traceback.
         if server is not None:
             server.kill_children()
         else:
-            _log_kill(log, include_parent=False)
-        _leave_by_exception(truth)
+            _log_kill(log, release, include_parent=False)
+        _leave_by_exception(truth, error.text if isinstance(error, Raised) else "")
     truth.note("exited", code=status)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
-def _leave_by_exception(truth: Truth) -> NoReturn:
-    traceback.print_exc()
+def _leave_by_exception(truth: Truth, text: str = "") -> NoReturn:
+    """As Python does: the traceback of the exception being handled, or `text`, and status 1."""
+    if text:
+        print(text, file=sys.stderr)
+    else:
+        traceback.print_exc()
     truth.note("crashed", code=1)
     sys.stderr.flush()
     os._exit(1)
 
 
-def _log_kill(log: Log, include_parent: bool) -> None:
+def _log_kill(log: Log, release: profile.Profile, include_parent: bool) -> None:
+    if not release.traits["logs_kill"]:
+        return
     pid = os.getpid()
     log.info(f"kill_process_tree called: parent_pid={pid}, include_parent={include_parent}, pid={pid}")
 
@@ -82,18 +94,20 @@ def _log_kill(log: Log, include_parent: bool) -> None:
 class Server:
     """State of the main process. `status` is SGLang's ServerStatus: Starting, Up, UnHealthy."""
 
-    def __init__(self, *, settings: resolve.Settings, times: Times, truth: Truth, begin: float) -> None:
+    def __init__(self, *, settings: resolve.Settings, times: Times, truth: Truth, faults: Faults, begin: float) -> None:
         resolved = settings.resolved
         self.settings = settings
+        self._release = settings.profile
         self.times = times
         self.truth = truth
+        self.faults = faults
         self.log = Log(resolved["log_level"], resolved["log_level_http"])
         self.status = "Starting"
         self.draining = False
         self.startup_time: dict[str, Any] = {}
         self.memory: dict[str, Any] = {}
         self._begin = begin
-        self._steps = Steps(times, truth, "main")
+        self._steps = self._steps_of("main")
         # Children by name, as the real watchdog names them.
         self._children: dict[str, int] = {}
         self._exit_codes: dict[str, int] = {}
@@ -112,15 +126,24 @@ class Server:
         self._noted_ready = False
         self._noting = threading.Lock()
 
+    def _steps_of(self, who: str) -> Steps:
+        return Steps(self.times, self.truth, self.faults, who)
+
     # Start-up
 
     def start(self) -> None:
         """Everything up to the moment where uvicorn takes over. Raises RuntimeError when a rank died."""
         for text in self.settings.warnings:
             self.log.warning(text)
-        self.log.info(f"server_args={self.settings.resolved}")
-        self.log.info("Using default HuggingFace chat template with detected content format: string")
+        shown = self.settings.shown
+        if self._release.traits["server_args_line"] == "dataclass":
+            fields = ", ".join(f"{key}={value!r}" for key, value in shown.items())
+            self.log.info(f"server_args=ServerArgs({fields})")
+        else:
+            self.log.info(f"server_args={shown}")
+        self._say("chat_template")
         signal.signal(signal.SIGQUIT, self._launch_sigquit)
+        self.faults.strike("arguments", "main", "begin")
         self._spawn()
         infos = self._wait_for_ranks()
         first = infos[0]
@@ -133,13 +156,16 @@ class Server:
             "cuda_graph": first["startup_time"]["cuda_graph"],
             "tokenizer_e2e": time.monotonic() - self._begin,
         }
-        self.log.info(
-            self.settings.profile.message(
-                "startup_timings",
-                graph=", ".join(f"{key}={value:.2f}" for key, value in self.startup_time["cuda_graph"].items()),
-                **{key: value for key, value in self.startup_time.items() if key != "cuda_graph"},
-            )
+        self._say(
+            "startup_timings",
+            graph=", ".join(f"{key}={value:.2f}" for key, value in self.startup_time["cuda_graph"].items()),
+            **{key: value for key, value in self.startup_time.items() if key != "cuda_graph"},
         )
+
+    def _say(self, key: str, **values: Any) -> None:
+        """A line that not every release logs."""
+        if self._release.says(key):
+            self.log.info(self._release.message(key, **values))
 
     def _spawn(self) -> None:
         """Fork all children while there is one thread: cheap, and they look like spawned ones from outside."""
@@ -153,7 +179,7 @@ class Server:
             os._exit(0)
         os.close(read)
 
-        ranks = rank.ranks_of(self.settings.resolved)
+        ranks = rank.ranks_of(self.settings.resolved, self._release.traits["rank_prefix"] == "always_tp")
         # Of each pair main keeps the first end, the child the second.
         pairs = {one.index: channel.pair() for one in ranks}
         detokenizer = channel.pair()
@@ -164,10 +190,7 @@ class Server:
         else:
             for one in ranks:
                 self._children[f"scheduler_{one.index}"] = self._fork_scheduler(one, pairs[one.index][1])
-        self._children["detokenizer"] = self._fork(
-            lambda: rank.run_detokenizer(detokenizer[1], Steps(self.times, self.truth, "detokenizer")),
-            [detokenizer[1]],
-        )
+        self._children["detokenizer"] = self._fork(lambda: self._run_detokenizer(detokenizer[1]), [detokenizer[1]])
         self._channels = [(one, pairs[one.index][0]) for one in ranks]
         self._detokenizer = detokenizer[0]
         self._close_ends([*(end for _, end in self._channels), self._detokenizer])
@@ -195,6 +218,16 @@ class Server:
             rank.exit_quietly(status)
         return 0
 
+    @contextlib.contextmanager
+    def _giving_up(self, kind: str, prefix: str = "") -> Iterator[None]:
+        """What a child does about an exception (managers/scheduler.py:6370, detokenizer_manager.py:564)."""
+        try:
+            yield
+        except Raised as error:
+            Log(self.settings.resolved["log_level"], prefix=prefix).error(f"{kind} hit an exception: {error.text}\n")
+            time.sleep(error.quit_after_s)
+            os.kill(os.getppid(), signal.SIGQUIT)
+
     def _close_ends(self, keep: list[channel.Channel]) -> None:
         for end in self._ends:
             if end not in keep:
@@ -205,8 +238,12 @@ class Server:
         return self._fork(lambda: self._run_scheduler(one, end), [end])
 
     def _run_scheduler(self, one: Rank, end: channel.Channel) -> None:
-        steps = Steps(self.times, self.truth, one.prefix.strip() or "scheduler")
-        Scheduler(one, self.settings, end, steps).run()
+        with self._giving_up("Scheduler", one.prefix):
+            Scheduler(one, self.settings, end, self._steps_of(one.prefix.strip() or "scheduler")).run()
+
+    def _run_detokenizer(self, end: channel.Channel) -> None:
+        with self._giving_up("DetokenizerManager"):
+            rank.run_detokenizer(end, self._steps_of("detokenizer"))
 
     def _run_controller(self, ranks: list[Rank], ends: list[channel.Channel]) -> None:
         """The data-parallel controller: parent of the schedulers; one that dies takes all along."""
@@ -254,10 +291,17 @@ class Server:
 
     def _rank_died(self, one: Rank) -> NoReturn:
         """The real main sees rank 0's pipe at once, the others when its 5 s poll ends."""
-        if one.index:
+        in_turn = self._release.traits["dead_rank"] == "log"
+        if one.index and not in_turn:
             time.sleep(self.times.seconds("launch_poll"))
         name = f"scheduler_{one.index}" if f"scheduler_{one.index}" in self._children else "scheduler_0"
         _, status = os.waitpid(self._children.pop(name), 0)
+        if in_turn:
+            # The pipes are read one after the other, blocking: with a lower rank still loading it would wait for that.
+            self._note_child_failed(status, 0)
+            self.log.error(f"Rank {one.index} scheduler is dead. Please check if there are relevant logs.")
+            self.log.error(f"Exit code: {_exit_code(status)}")
+            raise EOFError
         raise RuntimeError(
             f"Rank {one.index} scheduler died during initialization (exit code: {_exit_code(status)})."
             " If exit code is -9 (SIGKILL), a common cause is the OS OOM killer."
@@ -274,7 +318,8 @@ class Server:
 
         resolved = self.settings.resolved
         self.engine = Engine(schedulers=self._channels, detokenizer=self._detokenizer)
-        threading.Thread(target=self._watch_children, daemon=True).start()
+        watch = self._watch_children if self._release.traits["child_watchdog"] else self._note_dead_children
+        threading.Thread(target=watch, daemon=True).start()
         pid = os.getpid()
         self.log.uvicorn("info", f"Started server process [{pid}]")
         self.log.uvicorn("info", "Waiting for application startup.")
@@ -282,7 +327,7 @@ class Server:
         signal.signal(signal.SIGQUIT, self._on_sigquit)
         with self._steps.run("bind"):
             pass
-        self.log.info("Using fallback token IDs for yes/no (9693/2152)")
+        self._say("rerank_tokens")
         api = Api(self)
         excluded = tuple(resolved["uvicorn_access_log_exclude_prefixes"] or ())
 
@@ -299,12 +344,13 @@ class Server:
             tls=self._tls(),
             keep_alive=float(os.environ.get("SGLANG_TIMEOUT_KEEP_ALIVE", "5")),
         )
+        host, port, reuse_port = self.faults.listen(resolved["host"], resolved["port"])
+        self._address = host, port
         warm_up = threading.Thread(target=self._warm_up)
         warm_up.start()
         self.log.uvicorn("info", "Application startup complete.")
-        host, port = resolved["host"], resolved["port"]
         try:
-            http.bind(host, port)
+            http.bind(host, port, reuse_port=reuse_port)
         except OSError as error:
             self.log.uvicorn("error", _bind_error(error, host, port))
             self.log.uvicorn("info", "Waiting for application shutdown.")
@@ -312,7 +358,7 @@ class Server:
             self._join(warm_up)
             self.log.uvicorn("info", "Application shutdown complete.")
             self.kill_children()
-            return 3
+            return int(self._release.traits["bind_failed_status"])
         self._bound = True
         self.truth.note("port_bound", port=port)
         scheme = "https" if resolved["ssl_certfile"] else "http"
@@ -361,6 +407,7 @@ class Server:
         if not self._term.is_set():
             self._term_monotonic = time.monotonic()
             self.truth.note("term_received", draining=self.engine.first_request.is_set())
+            self.faults.strike("term", "main", "begin")
         if self.engine.first_request.is_set():
             self.log.warning("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
             self.draining = True
@@ -393,14 +440,13 @@ class Server:
             if os.environ.get("SGL_FORCE_SHUTDOWN", "").lower() in ("1", "true"):
                 self.log.error("Signal SIGTERM received while force shutdown flag set. Force exiting.")
                 break
-            self.log.info(
-                f"Gracefully exiting... Remaining number of requests {len(remaining_rids)}."
-                f" Remaining requests {remaining_rids=}."
-            )
+            self._say("remaining", count=len(remaining_rids), rids=remaining_rids)
             if not remaining_rids:
                 break
             time.sleep(poll)
         self._watching.set()
+        if self._release.traits["drain_ends"] == "kill":
+            self.kill_tree()
         self.engine.shutdown()
         time.sleep(self.times.seconds("stop_schedulers"))
         deadline = time.monotonic() + self.times.seconds("stop_limit")
@@ -428,7 +474,7 @@ class Server:
             for _ in range(120):
                 time.sleep(self.times.seconds("warm_up_poll"))
                 try:
-                    info = json.loads(self._ask(urllib.request, "/model_info", timeout=5))
+                    info = json.loads(self._ask(urllib.request, self._release.traits["loopback_info"], timeout=5))
                     break
                 except failures:
                     error = traceback.format_exc()
@@ -456,11 +502,12 @@ class Server:
                 self.log.error(f"Initialization failed. warmup error: {traceback.format_exc()}")
                 self.kill_tree()
             self._up()
-        try:
-            self._ask(urllib.request, "/freeze_gc", body={}, timeout=10, admin=True)
-        except OSError:
-            self.log.warning(f"post-warmup freeze_gc failed\n{traceback.format_exc().rstrip()}")
-        self.log.info(self.settings.profile.message("fired_up"))
+        if self._release.traits["server_info"] == "full":
+            try:
+                self._ask(urllib.request, "/freeze_gc", body={}, timeout=10, admin=True)
+            except OSError:
+                self.log.warning(f"post-warmup freeze_gc failed\n{traceback.format_exc().rstrip()}")
+        self.log.info(self._release.message("fired_up"))
 
     def _up(self) -> None:
         self.status = "Up"
@@ -472,13 +519,15 @@ class Server:
             if self._bound and self.status == "Up" and not self._noted_ready:
                 self._noted_ready = True
                 self.truth.note("ready")
+                threading.Thread(target=self.faults.strike, args=("ready", "main", "begin"), daemon=True).start()
 
     def _ask(
         self, request: Any, path: str, *, timeout: float, body: dict[str, Any] | None = None, admin: bool = False
     ) -> bytes:
         """One HTTP request to our own address. Proxy variables count, as they do for `requests`."""
         resolved = self.settings.resolved
-        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(resolved["host"], resolved["host"])
+        host, port = self._address
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         host = f"[{host}]" if ":" in host else host
         scheme = "https" if resolved["ssl_certfile"] else "http"
         headers = {"Content-Type": "application/json", "User-Agent": "python-requests/2.32.5"}
@@ -486,7 +535,7 @@ class Server:
         if key:
             headers["Authorization"] = f"Bearer {key}"
         call = request.Request(
-            f"{scheme}://{host}:{resolved['port']}{path}",
+            f"{scheme}://{host}:{port}{path}",
             data=None if body is None else json.dumps(body).encode(),
             headers=headers,
         )
@@ -526,6 +575,20 @@ class Server:
                 os.kill(os.getpid(), signal.SIGQUIT)
                 return
 
+    def _note_dead_children(self) -> None:
+        """Releases without that watchdog go on without the child; 0.4.6 says so (SIGCHLD, entrypoints/engine.py:456)."""
+        told: set[str] = set()
+        while not self._watching.wait(max(0.005, self.times.seconds("watchdog"))):
+            self._reap()
+            for name, code in self._exit_codes.items():
+                if code and name not in told:
+                    told.add(name)
+                    self._note_child_failed(-code if code < 0 else code << 8, self._children[name])
+
+    def _note_child_failed(self, status: int, pid: int) -> None:
+        if self._release.says("child_failed"):
+            self.log.warning(self._release.message("child_failed", status=status, pid=pid))
+
     def _schedulers_alive(self) -> list[int]:
         self._reap()
         return [
@@ -533,16 +596,18 @@ class Server:
         ]
 
     def _launch_sigquit(self, _signum: int, _frame: Any) -> None:
-        self.log.error("Received sigquit from a child process. It usually means the child failed.")
+        self.log.error(self._release.message("sigquit_launch"))
         self.kill_tree()
 
     def _on_sigquit(self, _signum: int, _frame: Any) -> None:
-        if not self.engine.first_request.is_set():
+        if not self.engine.first_request.is_set() or not self._release.says("sigquit_running"):
             self._launch_sigquit(_signum, _frame)
         self._frozen.set()
         self._watching.set()
-        self.log.error("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+        self.log.error(self._release.message("sigquit_running"))
         self.truth.note("crashing")
+        if not self._release.traits["crash_diagnostics"]:
+            self.kill_tree()
         self.log.info("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")
         time.sleep(self.times.seconds("crash_settle"))
         alive = self._schedulers_alive()
@@ -569,7 +634,7 @@ class Server:
 
     def kill_children(self) -> None:
         """kill_process_tree(include_parent=False): returns when all are gone."""
-        _log_kill(self.log, include_parent=False)
+        _log_kill(self.log, self._release, include_parent=False)
         self._kill()
         while len(self._exit_codes) < len(self._children):
             self._reap()
@@ -577,7 +642,7 @@ class Server:
 
     def kill_tree(self) -> NoReturn:
         """kill_process_tree of itself: SIGKILL, or status 0 where that does nothing (process 1)."""
-        _log_kill(self.log, include_parent=True)
+        _log_kill(self.log, self._release, include_parent=True)
         self._kill()
         self.truth.note("crashed", signal=int(signal.SIGKILL))
         os.kill(os.getpid(), signal.SIGKILL)

@@ -4,8 +4,8 @@
 
 """Durations: seconds of each step of the real story, times STAND_IN_SCALE.
 
-Every wait of the stand-in goes through `Times`, so one number scales a whole start, and faults (a stall, a
-death at a step) have one place to be put in: `Steps.run`.
+Every wait of the stand-in goes through `Times`, so one number scales a whole start, and faults (`faults.py`: a stall, a
+death at a step) strike in one place: `Steps.run`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from sglang.stand_in.faults import Faults
 from sglang.stand_in.truth import Truth
 
 # Seconds of the story's start (eight GPUs, graphs off: about 210 s); the README tells what each one is.
@@ -97,9 +98,10 @@ class Times:
 class Steps:
     """Runs the steps of one process and notes their truth."""
 
-    def __init__(self, times: Times, truth: Truth, who: str) -> None:
+    def __init__(self, times: Times, truth: Truth, faults: Faults, who: str) -> None:
         self.times = times
         self.truth = truth
+        self.faults = faults
         self.who = who
 
     @contextmanager
@@ -108,8 +110,10 @@ class Steps:
         self.truth.note("step_begin", step=name, who=self.who, **details)
         seconds = self.times.jittered(name, self.who)
         end = time.monotonic() + seconds
+        self.faults.strike(name, self.who, "begin", seconds, **details)
         yield seconds
         time.sleep(max(0.0, end - time.monotonic()))
+        self.faults.strike(name, self.who, "end", **details)
         self.truth.note("step_end", step=name, who=self.who, **details)
 
 

@@ -31,6 +31,10 @@ class Truth:
                 place = os.path.join(place, f"{self._main_pid}.jsonl")
             self._fd = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
+    def is_main(self) -> bool:
+        """Whether the calling process is the server's main process."""
+        return os.getpid() == self._main_pid
+
     def note(self, event: str, **details: Any) -> None:
         if self._fd < 0:
             return
