@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-from sglang.stand_in import server
+from sglang.stand_in import profile, server
 
 
 def run_server(argv: list[str]) -> None:
@@ -18,10 +18,11 @@ def run_server(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    warnings.warn(
-        "'python -m sglang.launch_server' is still supported, but 'sglang serve' is the recommended entrypoint.\n"
-        "  Example: sglang serve --model-path <model> [options]",
-        UserWarning,
-        stacklevel=1,
-    )
+    if profile.current().traits["launch_warning"]:
+        warnings.warn(
+            "'python -m sglang.launch_server' is still supported, but 'sglang serve' is the recommended entrypoint.\n"
+            "  Example: sglang serve --model-path <model> [options]",
+            UserWarning,
+            stacklevel=1,
+        )
     run_server(sys.argv[1:])

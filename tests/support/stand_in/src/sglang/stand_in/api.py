@@ -607,7 +607,7 @@ class Api:
                 "model": model,
                 "choices": [choice],
                 "usage": _usage(meta),
-                "metadata": {"weight_version": "default", "weight_versions": meta["weight_versions"]},
+                "metadata": {key: meta[key] for key in ("weight_version", "weight_versions") if key in meta},
             }
         )
 

@@ -115,6 +115,13 @@ class DeprecatedStoreConstAction(_Deprecated):
     pass
 
 
+class DeprecatedAction(argparse.Action):
+    """Takes no value and does nothing. (The real one warns; that of 0.4.6 ends with what to use instead.)"""
+
+    def __call__(self, _parser: Any, _namespace: Any, _values: Any, _option_string: str | None = None) -> None:
+        pass
+
+
 class LoRAPathAction(argparse.Action):
     def __call__(self, _parser: Any, namespace: Any, values: Any, _option_string: str | None = None) -> None:
         setattr(namespace, self.dest, list(values or []))
@@ -123,6 +130,7 @@ class LoRAPathAction(argparse.Action):
 _ACTIONS: dict[str, Any] = {
     "_StoreAction": "store",
     "_StoreTrueAction": "store_true",
+    "DeprecatedAction": DeprecatedAction,
     "BooleanOptionalAction": argparse.BooleanOptionalAction,
     "DeprecatedStoreTrueAction": DeprecatedStoreTrueAction,
     "DeprecatedStoreConstAction": DeprecatedStoreConstAction,
@@ -132,7 +140,7 @@ _ACTIONS: dict[str, Any] = {
 
 def build_parser(profile: Profile) -> argparse.ArgumentParser:
     """The real release's parser, flag by flag."""
-    parser = argparse.ArgumentParser(prog="sglang serve")
+    parser = argparse.ArgumentParser(prog=profile.traits["prog"])
     for entry in profile.load("arguments.json"):
         if entry["action"] == "_HelpAction":
             continue
@@ -148,7 +156,7 @@ def build_parser(profile: Profile) -> argparse.ArgumentParser:
         flags = entry["flags"]
         if entry["action"] == "BooleanOptionalAction":
             flags = [flag for flag in flags if not flag.startswith("--no-")]
-        elif entry["action"] == "DeprecatedStoreTrueAction":
+        elif entry["action"] in ("DeprecatedAction", "DeprecatedStoreTrueAction"):
             options["nargs"] = 0
         elif entry["action"] != "_StoreTrueAction":
             if entry.get("nargs") is not None:
@@ -227,6 +235,8 @@ def merge_config(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[s
     YAML, missing, no mapping, an option that needs another action than store or store_true.
     """
     argv = list(argv)
+    if "--config" not in parser._option_string_actions:
+        return argv  # this release does not know it, and says so when it parses
     places = [index for index, word in enumerate(argv) if word == "--config"]
     if not places:
         return argv

@@ -13,10 +13,17 @@ OPEN_PREFIXES = ("/health", "/ready", "/metrics")
 
 
 def refusal(
-    *, method: str, path: str, authorization: str | None, api_key: str | None, admin_api_key: str | None, level: str
+    *,
+    method: str,
+    path: str,
+    authorization: str | None,
+    api_key: str | None,
+    admin_api_key: str | None,
+    level: str,
+    open_prefixes: tuple[str, ...] = OPEN_PREFIXES,
 ) -> int | None:
     """HTTP status of the refusal, None when the request may pass."""
-    if method == "OPTIONS" or path.startswith(OPEN_PREFIXES):
+    if method == "OPTIONS" or path.startswith(open_prefixes):
         return None
     key = (admin_api_key or api_key) if level == ADMIN_OPTIONAL else api_key
     if not key:

@@ -15,6 +15,28 @@ from typing import Any
 
 from sglang.stand_in.profile import Profile
 
+# What the stand-in goes by, for releases that do not have it.
+_NEEDED: dict[str, Any] = {
+    "admin_api_key": None,
+    "attn_dp_size": 1,
+    "cuda_graph_config": None,
+    "enable_mixed_chunk": False,
+    "load_format": None,
+    "pp_size": 1,
+    "preferred_sampling_params": None,
+    "reasoning_parser": None,
+    "skip_server_warmup": False,
+    "speculative_dflash_block_size": None,
+    "speculative_draft_attention_backend": None,
+    "speculative_draft_window_size": None,
+    "ssl_certfile": None,
+    "ssl_keyfile": None,
+    "ssl_keyfile_password": None,
+    "tool_call_parser": None,
+    "uvicorn_access_log_exclude_prefixes": [],
+    "weight_version": "default",
+}
+
 # GPU memory that a rank finds free (GB): an RTX PRO 6000 of the story.
 _GPU_MEMORY_GB = 94.0
 
@@ -106,6 +128,17 @@ class Settings:
     warnings: list[str]
 
     @property
+    def shown(self) -> dict[str, Any]:
+        """What this release has of `resolved`, in its order."""
+        return {key: self.resolved[key] for key in self.profile.load("resolved.json")["order"]}
+
+    @property
+    def draft_last(self) -> bool:
+        """Whether the draft is loaded after the target's pools and graphs (up to 0.5.13)."""
+        stages = self.profile.rank_stages
+        return stages.index("load_draft") > stages.index("load_target") + 1
+
+    @property
     def cuda(self) -> bool:
         return str(self.resolved["device"]).startswith("cuda")
 
@@ -142,13 +175,17 @@ def resolve(*, profile: Profile, args: argparse.Namespace, argv: list[str], seed
     """
     shape = profile.load("resolved.json")
     values: dict[str, Any] = dict.fromkeys(shape["order"])
+    for key, value in _NEEDED.items():
+        values.setdefault(key, value)
     values.update(shape["unset"])
-    for key, value in vars(args).items():
+    renamed = profile.traits["renamed_arguments"]
+    for dest, value in vars(args).items():
+        key = renamed.get(dest, dest)
         if key in values and (value is not None or key not in shape["unset"]):
             values[key] = value
     # Arguments with a default that the engine replaces ('auto').
     for key in ("load_balance_method", "boundary_reduction", "encoder_transfer_backend"):
-        if getattr(args, key) == "auto":
+        if key in shape["unset"] and getattr(args, key) == "auto":
             values[key] = shape["unset"][key]
     warnings: list[str] = []
 
@@ -156,7 +193,7 @@ def resolve(*, profile: Profile, args: argparse.Namespace, argv: list[str], seed
     values["device"] = values["device"] or "cuda"
     cuda = str(values["device"]).startswith("cuda")
     _general_rules(values)
-    _resolve_speculation(values, warnings, cuda)
+    _resolve_speculation(profile, values, warnings, cuda)
     draft = load_model(values["speculative_draft_model_path"]) if _has_own_draft(values) else None
     if values["speculative_algorithm"] == "DFLASH":
         _resolve_block_size(values, draft, warnings)
@@ -174,7 +211,7 @@ def resolve(*, profile: Profile, args: argparse.Namespace, argv: list[str], seed
     if values["attention_backend"] is None:
         values["attention_backend"] = "triton" if cuda else "torch_native"
     values["sampling_backend"] = values["sampling_backend"] or ("flashinfer" if cuda else "pytorch")
-    values["mm_feature_transport"] = values["mm_feature_transport"] or "cpu"
+    values["mm_feature_transport"] = values.get("mm_feature_transport") or "cpu"
     values["chunked_prefill_size"] = values["chunked_prefill_size"] or (8192 if cuda else 4096)
     if values["mem_fraction_static"] is None:
         values["mem_fraction_static"] = 0.85 if cuda else 0.716
@@ -209,16 +246,17 @@ def _has_own_draft(values: dict[str, Any]) -> bool:
     return bool(values["speculative_algorithm"] and values["speculative_draft_model_path"])
 
 
-def _resolve_speculation(values: dict[str, Any], warnings: list[str], cuda: bool) -> None:
+def _resolve_speculation(profile: Profile, values: dict[str, Any], warnings: list[str], cuda: bool) -> None:
     algorithm = values["speculative_algorithm"]
     if algorithm is None:
         return
     algorithm = values["speculative_algorithm"] = algorithm.upper()
     if algorithm == "DFLASH":
-        if not cuda:
-            raise ValueError(
-                f"DFLASH speculative decoding is not supported by CpuSRTPlatform on device {values['device']!r}."
-            )
+        if not cuda and profile.says("dflash_device"):
+            raise ValueError(profile.message("dflash_device", device=values["device"]))
+        if profile.says("dflash_overlap"):
+            values["disable_overlap_schedule"] = True
+            warnings.append(profile.message("dflash_overlap"))
         if values["pp_size"] != 1:
             raise ValueError("Currently DFLASH speculative decoding only supports pp_size == 1.")
         if values["speculative_draft_model_path"] is None:
@@ -227,7 +265,7 @@ def _resolve_speculation(values: dict[str, Any], warnings: list[str], cuda: bool
             if values[key] not in (None, 1):
                 warnings.append(f"DFLASH only supports {key} == 1; overriding {key}={values[key]} to 1.")
             values[key] = 1
-    if values["speculative_draft_model_path"] and not values["speculative_draft_model_revision"]:
+    if values["speculative_draft_model_path"] and not values.get("speculative_draft_model_revision"):
         values["speculative_draft_model_revision"] = "main"
     if algorithm != "DFLASH" and values["speculative_num_draft_tokens"] is None:
         values["speculative_num_draft_tokens"] = 4
@@ -287,11 +325,14 @@ def _graph_config(values: dict[str, Any], cuda: bool) -> dict[str, Any]:
             max_seq_len=None,
         )
     for name, phase in phases.items():
-        if values["disable_cuda_graph"] or values[f"disable_{name}_cuda_graph"]:
+        if values["disable_cuda_graph"] or values.get(f"disable_{name}_cuda_graph"):
             phase["backend"] = "disabled"
         for key in ("backend", "max_bs", "bs"):
-            if values[f"cuda_graph_{key}_{name}"] is not None:
-                phase[key] = values[f"cuda_graph_{key}_{name}"]
+            # Up to 0.5.13 there is one option for the graphs of decoding.
+            older = values.get(f"cuda_graph_{key}") if name == "decode" else None
+            asked = values.get(f"cuda_graph_{key}_{name}")
+            if (asked if asked is not None else older) is not None:
+                phase[key] = asked if asked is not None else older
         phase.update((values["cuda_graph_config"] or {}).get(name, {}))
     if decode["bs"] is None:
         decode["bs"] = _decode_sizes(decode["max_bs"], bool(values["speculative_algorithm"]), cuda)
