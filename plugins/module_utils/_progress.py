@@ -12,6 +12,7 @@ thresholds: a process must use more than `CPU_SHARE` of a core, read or write mo
 
 from __future__ import annotations
 
+import hashlib
 import typing as t
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ class Progress:
         self._memory: dict[str, _Base] = {}
         self._gpu: dict[int, float] = {}
         self._known: set[str] | None = None
+        self._known_digests: dict[str, str] = {}
         self._last: tuple[ProcessSample, ...] = ()
         self._last_at: float | None = None
         self._usage: list[tuple[float, dict[str, float]]] = []
@@ -164,7 +166,7 @@ class Progress:
             self._moved.update({name: at for name, at in kept["moved"].items() if name in SIGNALS})
             for name, bases in (("cpu", self._cpu), ("io", self._io), ("memory", self._memory)):
                 bases.update({key: _Base(value, kept["at"]) for key, value in kept[name].items()})
-            self._known = None if kept["known"] is None else set(kept["known"])
+            self._known_digests = dict(kept["known"])
             self._gpu = {int(pid): mib for pid, mib in kept["gpu"].items()}
 
     # --- what comes in
@@ -198,6 +200,10 @@ class Progress:
         if self._known is not None:
             for name in known ^ self._known:
                 self.note(COMPILERS if name.startswith(_COMPILER) else PROCESSES, now)
+        else:
+            for signal, digest in _digests(known).items():
+                if self._known_digests.get(signal, digest) != digest:
+                    self.note(signal, now)
         self._known = known
 
     def _compare(self, process: ProcessSample, now: float) -> None:
@@ -314,7 +320,9 @@ class Progress:
 
     def dump(self) -> dict[str, t.Any]:
         """The clocks as plain JSON values, small. What changes until the next slice counts as progress of that slice."""
-        kept = {_key(p) for p in self._last[:_KEPT_PROCESSES]}
+        # Hundreds of compile workers are no news; the engine's processes come first.
+        ordered = sorted(self._last, key=lambda p: p.role not in _ENGINE_ROLES)
+        kept = {_key(p) for p in ordered[:_KEPT_PROCESSES]}
 
         def values(bases: Mapping[str, _Base]) -> dict[str, float]:
             return {key: base.value for key, base in bases.items() if key.partition("+")[0] in kept}
@@ -325,9 +333,17 @@ class Progress:
             "cpu": values(self._cpu),
             "io": values(self._io),
             "memory": values(self._memory),
-            "known": None if self._known is None else sorted(self._known)[: 2 * _KEPT_PROCESSES],
+            "known": self._known_digests if self._known is None else _digests(self._known),
             "gpu": {str(pid): mib for pid, mib in self._gpu.items()},
         }
+
+
+def _digests(known: Collection[str]) -> dict[str, str]:
+    compilers = {name for name in known if name.startswith(_COMPILER)}
+    return {
+        signal: hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
+        for signal, names in ((COMPILERS, compilers), (PROCESSES, set(known) - compilers))
+    }
 
 
 def _key(process: ProcessSample) -> str:

@@ -49,6 +49,7 @@ class UnitJudgement:
     final: bool
     detail: str
     cause: str = ""
+    remedy: str = ""
 
 
 def judge_unit(
@@ -58,20 +59,17 @@ def judge_unit(
     restarts_before: int = 0,
     max_restarts: int = 0,
     stop_requested: bool = False,
+    ran: str = "",
 ) -> UnitJudgement:
     """Judge a unit by its systemd state.
 
     ``restarts_before`` is NRestarts when the wait began, ``stop_requested`` whether somebody asked systemd to stop
-    this invocation. ``loading`` here means "alive, the other gates decide". A unit that waits in ``auto-restart`` has
+    this invocation, ``ran`` an invocation that was seen before: systemd forgets one that ended well when nothing refers
+    to the unit (it is not enabled). ``loading`` here means "alive, the other gates decide". A unit that waits in ``auto-restart`` has
     crashed, although systemd calls it ``activating`` (cases: ansible/ansible#24450, #35636).
     """
-    if unit.load_state == "not-found":
-        return UnitJudgement(NOT_FOUND, True, f"systemd has no unit {unit.id!r}", "not_found")
     if unit.load_state != "loaded":
-        detail = f"unit {unit.id!r} is {unit.load_state}"
-        return UnitJudgement(
-            NOT_FOUND, True, detail + (f": {unit.load_error}" if unit.load_error else ""), unit.load_state
-        )
+        return _not_loaded(unit)
     old = bool(replaces) and unit.invocation_id == replaces
     # The counter of the start that is to be replaced is history: an explicit restart sets it back.
     restarts = 0 if old else unit.n_restarts - min(restarts_before, unit.n_restarts)
@@ -105,16 +103,46 @@ def judge_unit(
             return UnitJudgement(CRASHED, True, f"systemd result {unit.result}: {ended}", _exit_cause(unit))
         return UnitJudgement(STOPPING, False, f"the unit is stopping ({unit.sub_state})")
     if unit.active_state == "inactive":
-        if unit.job:
-            return UnitJudgement(LOADING, False, "a job of systemd is queued")
-        if unit.main_exited and not stop_requested and unit.invocation_id and unit.invocation_id != replaces:
-            return UnitJudgement(CRASHED, True, f"the main process {ended} by itself", "exited")
-        return UnitJudgement(STOPPED, True, "the unit is not running", "stopped")
+        return _inactive(unit, replaces=replaces, stop_requested=stop_requested, ran=ran)
+    if unit.active_state == "active" and unit.sub_state == "exited" and unit.main_exited and not old:
+        detail = f"the main process {ended} by itself; RemainAfterExit keeps the unit active"
+        return UnitJudgement(CRASHED, True, detail, "exited", "Take RemainAfterExit out of the unit.")
     if old:
         return UnitJudgement(
             LOADING, False, "still the invocation that is to be replaced" + ("; a job is queued" if unit.job else "")
         )
     return UnitJudgement(LOADING, False, f"{unit.active_state} ({unit.sub_state})")
+
+
+def _inactive(unit: UnitState, *, replaces: str, stop_requested: bool, ran: str) -> UnitJudgement:
+    if unit.job:
+        return UnitJudgement(LOADING, False, "a job of systemd is queued")
+    if unit.result == "exec-condition":
+        return UnitJudgement(STOPPED, True, "an ExecCondition of the unit said no", "condition")
+    if unit.main_exited and not stop_requested and unit.invocation_id and unit.invocation_id != replaces:
+        return UnitJudgement(CRASHED, True, f"the main process {unit.exit_text()} by itself", "exited")
+    if ran and ran != replaces and not unit.invocation_id and not stop_requested:
+        detail = "the main process ended by itself, with status 0 or by a SIGTERM (systemd has forgotten which)"
+        return UnitJudgement(CRASHED, True, detail, "exited")
+    return UnitJudgement(STOPPED, True, "the unit is not running", "stopped")
+
+
+def _not_loaded(unit: UnitState) -> UnitJudgement:
+    if unit.load_state == "not-found":
+        return UnitJudgement(NOT_FOUND, True, f"systemd has no unit {unit.id!r}", "not_found")
+    if unit.load_state == "masked":
+        runtime = unit.unit_file_state == "masked-runtime"
+        return UnitJudgement(
+            NOT_FOUND,
+            True,
+            f"unit {unit.id!r} is masked" + (" until the next boot" if runtime else ""),
+            "masked",
+            f"Unmask it: `systemctl unmask {'--runtime ' if runtime else ''}{unit.id}`.",
+        )
+    detail = f"systemd cannot load unit {unit.id!r} ({unit.load_state})" + (
+        f": {unit.load_error}" if unit.load_error else ""
+    )
+    return UnitJudgement(NOT_FOUND, True, detail, "bad_unit_file")
 
 
 def _exit_cause(unit: UnitState) -> str:

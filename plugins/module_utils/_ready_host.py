@@ -14,6 +14,7 @@ import time
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
+from ansible_collections.specdec.serving.plugins.module_utils._gpus import GpuView, GpuWatch, find_nvidia_smi
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response, request
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import (
     KernelLine,
@@ -21,15 +22,28 @@ from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import
     parse_gpu,
     parse_kernel_log,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._not_started import (
+    Reason,
+    failed_command,
+    failed_requirements,
+    manager_lines,
+    not_started_reason,
+    unit_file_reason,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     ExitWatch,
     Process,
     boot_id,
     cgroup_pids,
     environ_of,
+    is_frozen,
+    rank_of,
     read_process,
+    read_usage,
     role_of,
+    wait_channel,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._progress import ProcessSample
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import ENGINE_ROLES, EngineProcess
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
@@ -53,22 +67,25 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd import (
 )
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import HangUp, Host, PortView
 
-# Lines arrive in bursts: a moment later they can be taken together.
+# Lines arrive in bursts: a moment later they can be taken together. Of a chatty server more at a time, since each look at
+# the machine costs more than a line; the pipe holds what comes meanwhile.
 _GATHER_S = 0.005
+_GATHER_CHATTY_S = 0.05
+_CHATTY_LINES = 50
 # The history of a start is read in one go; one that takes longer than this is not waited for.
 _HISTORY_S = 30.0
-# The last words of a crash with eight ranks and their tracebacks.
+# The last words of a crash with eight ranks and their tracebacks; all that is unread is taken if that is quick.
 _LAST_ENTRIES = 5000
+_LAST_S = 0.5
 # A journalctl that ends while it should follow is replaced, but not for ever.
 _LOST_FOLLOWERS = 5
 _FOLLOW_AGAIN_S = 1.0
-_GATHER_CHATTY_S = 0.05
-_CHATTY_LINES = 50
 _RUN = command_runner(timeout=30.0)
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def resolve(host: str, port: int) -> str:
-_LAST_S = 0.5
     """The first address of a name; an address is given back. Raises SystemdError when the name is unknown here."""
     try:
         return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
@@ -82,6 +99,8 @@ class SystemHost(Host):
     def __init__(self, unit: str, endpoint: Endpoint, listen_host: str = "", leader: Endpoint | None = None) -> None:
         """``listen_host`` is what the server was told to listen on, where that is more than the endpoint's address."""
         self._unit_name = unit
+        #: What the journal calls it: another name when it was asked for by an alias.
+        self._unit_id = ""
         self._listen_host = listen_host or endpoint.host
         self._endpoint = dataclasses.replace(endpoint, address=resolve(endpoint.host, endpoint.port))
         self._leader = leader
@@ -91,22 +110,26 @@ class SystemHost(Host):
         self._namespace = ""
         self._cursor: str | None = None
         self._started_us = 0
+        self._read_us = 0
         self._journal_error = ""
+        self._journal_damage = ""
         self._lost_followers = 0
         self._follow_again_at = 0.0
+        self._chatty = False
+        self._from_the_end = False
         self._owners: tuple[frozenset[Listener], tuple[Owner, ...], tuple[str, ...]] = (frozenset(), (), ())
         self._invocations: dict[tuple[int, int], str] = {}
+        self._roles: dict[tuple[int, int, str], tuple[str, str]] = {}
+        self._gpus: GpuWatch | None = None
 
     def __enter__(self) -> SystemHost:
         return self
 
-        self._read_us = 0
     def __exit__(self, *_unused: object) -> None:
-        self._journal_damage = ""
         self._end_following()
+        if self._gpus is not None:
+            self._gpus.close()
         if self._exit is not None:
-        self._chatty = False
-        self._from_the_end = False
             self._exit.close()
             self._exit = None
 
@@ -135,14 +158,19 @@ class SystemHost(Host):
             process = read_process(unit.main_pid)
             # Start ticks of -1 fit no process: one that is gone already counts as ended.
             self._exit = ExitWatch(unit.main_pid, process.start_ticks if process is not None else -1)
+        self._unit_id = unit.id
         self._started_us = unit.exec_main_start_us
         if unit.invocation_id != self._invocation_id:
             self._end_following()
             self._invocation_id = unit.invocation_id
             self._namespace = unit.log_namespace
             self._cursor = None
+            self._read_us = 0
+            self._journal_damage = ""
             self._lost_followers = 0
             self._follow_again_at = 0.0
+            self._chatty = False
+            self._from_the_end = False
 
     def main_alive(self) -> bool | None:
         return None if self._exit is None else not self._exit.exited()
@@ -154,17 +182,62 @@ class SystemHost(Host):
     def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
         found = []
         for pid in cgroup_pids(unit.control_group) if unit.control_group else ():
-            self._read_us = 0
-            self._journal_damage = ""
             process = read_process(pid)
             if process is None or process.state in ("Z", "X"):
-            self._chatty = False
-            self._from_the_end = False
                 continue
             role = "main" if pid == unit.main_pid else role_of(process)
             if role in ENGINE_ROLES:
                 found.append(EngineProcess(role=role, pid=pid, start_ticks=process.start_ticks))
         return frozenset(found)
+
+    def samples(self, unit: UnitState) -> tuple[ProcessSample, ...]:
+        found = []
+        roles: dict[tuple[int, int, str], tuple[str, str]] = {}
+        for pid in cgroup_pids(unit.control_group) if unit.control_group else ():
+            usage = read_usage(pid)
+            if usage is None or usage.state in ("Z", "X"):
+                continue
+            # A process becomes another one by exec or by its title, which both change its name.
+            key = (pid, usage.start_ticks, usage.comm)
+            known = self._roles.get(key)
+            if known is None:
+                process = read_process(pid)
+                if process is None:
+                    continue
+                known = ("main" if pid == unit.main_pid else role_of(process), rank_of(process))
+            roles[key] = known
+            found.append(
+                ProcessSample(
+                    pid=pid,
+                    start_ticks=usage.start_ticks,
+                    role=known[0],
+                    rank=known[1],
+                    state=usage.state,
+                    cpu_s=usage.cpu_ticks / _TICKS,
+                    children_cpu_s=usage.children_ticks / _TICKS,
+                    rss_bytes=usage.rss_pages * _PAGE,
+                    io_bytes=usage.io_bytes,
+                )
+            )
+        self._roles = roles
+        return tuple(found)
+
+    def frozen(self, unit: UnitState) -> bool:
+        return is_frozen(unit.control_group)
+
+    def wait_channel(self, pid: int) -> str:
+        return wait_channel(pid)
+
+    def _gpu_watch(self) -> GpuWatch:
+        if self._gpus is None:
+            self._gpus = GpuWatch(clock=time.monotonic, program=find_nvidia_smi())
+        return self._gpus
+
+    def ask_gpus(self) -> None:
+        self._gpu_watch().ask()
+
+    def gpu_view(self, pids: t.Collection[int]) -> GpuView:
+        return self._gpu_watch().view(pids)
 
     def port(self, unit: UnitState) -> PortView:
         address = self._endpoint.address
@@ -261,6 +334,7 @@ class SystemHost(Host):
                 yield part
                 if any(FIRED_UP in entry.message for entry in part):
                     # What a server logs once it serves is no part of its start, and may be gigabytes.
+                    self._from_the_end = True
                     yield self._about()
                     return
             self._journal_error = reader.error
@@ -269,6 +343,23 @@ class SystemHost(Host):
 
     def journal_error(self) -> str:
         return self._journal_error
+
+    def journal_damage(self) -> str:
+        return self._journal_damage
+
+    def _taken(self, reader: journal.Follower) -> list[journal.Entry]:
+        """What a reader has, and where it stands."""
+        entries = reader.read()
+        self._cursor = reader.cursor
+        if entries:
+            self._read_us = max(self._read_us, entries[-1].monotonic_us)
+        self._journal_damage = self._journal_damage or reader.damage
+        return entries
+
+    def _newest(self, *, follow: bool) -> journal.Follower:
+        return journal.Follower(
+            invocation_id=self._invocation_id, namespace=self._namespace, follow=follow, lines=_LAST_ENTRIES
+        )
 
     def _about(self) -> list[journal.Entry]:
         """What PID 1 says of this invocation: few lines, however long the server has been logging."""
@@ -290,6 +381,9 @@ class SystemHost(Host):
         self._chatty = len(entries) >= _CHATTY_LINES
         if entries:
             self._lost_followers = 0
+            if self._from_the_end:
+                entries = [entry for entry in entries if entry.monotonic_us > known_us]
+                self._from_the_end = not entries
         if self._follower.ended:
             # Somebody killed it, or journald took its files away; another one goes on where it was.
             self._lost_followers += 1
@@ -302,7 +396,7 @@ class SystemHost(Host):
     def last_entries(self) -> t.Iterator[journal.Entry]:
         self._end_following()
         if not self._invocation_id:
-            return []
+            return
         _RUN(journal.sync(namespace=self._namespace))
         deadline = time.monotonic() + _LAST_S
         try:
@@ -328,7 +422,7 @@ class SystemHost(Host):
         return list(
             journal.read_orphans(
                 _RUN,
-                unit=self._unit_name,
+                unit=self._unit_id or self._unit_name,
                 boot_id=boot_id(),
                 since_us=self._started_us,
                 namespace=self._namespace,
@@ -336,7 +430,6 @@ class SystemHost(Host):
         )
 
     def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
-                    self._from_the_end = True
         if not unit.exec_main_start_us:
             return (), ""
         code, out, err = _RUN(kernel_command())
@@ -345,49 +438,47 @@ class SystemHost(Host):
     def gpus(self) -> t.Mapping[str, str]:
         return read_gpus()
 
+    def reason(self, unit: UnitState) -> Reason | None:
+        if unit.load_state == "loaded":
+            if unit.active_state == "inactive":
+                lines = manager_lines(_RUN, unit.id, boot_id=boot_id())
+                return not_started_reason(lines, requirements=failed_requirements(_RUN, unit.id))
+            # A main process that ended with a status of its own is the reason by itself.
+            own_end = unit.exec_main_code == 1 and unit.exec_main_status != 0
+            beside = unit.result in ("exit-code", "timeout") or unit.exec_main_code == 0
+            return failed_command(_RUN, unit.id) if beside and not own_end else None
+        if unit.load_state in ("not-found", "masked"):
+            return None
+        lines = manager_lines(_RUN, unit.id, boot_id=boot_id())
+        return unit_file_reason(lines, unit=unit.id, path=unit.fragment_path, load_error=unit.load_error)
+
     def release(self) -> str:
-    def journal_damage(self) -> str:
-        return self._journal_damage
-
-    def _taken(self, reader: journal.Follower) -> list[journal.Entry]:
-        """What a reader has, and where it stands."""
-        entries = reader.read()
-        self._cursor = reader.cursor
-        if entries:
-            self._read_us = max(self._read_us, entries[-1].monotonic_us)
-        self._journal_damage = self._journal_damage or reader.damage
-        return entries
-
-    def _newest(self, *, follow: bool) -> journal.Follower:
-        return journal.Follower(
-            invocation_id=self._invocation_id, namespace=self._namespace, follow=follow, lines=_LAST_ENTRIES
-        )
-
         return installed_release(show_program(_RUN, self._unit_name))
 
-    def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+    def request(
+        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
+    ) -> Response:
         return request(
             self._endpoint,
             method,
             path,
             timeout=timeout,
             payload=payload,
-            abort=lambda: self._exit is not None and self._exit.exited(),
+            abort=lambda: (self._exit is not None and self._exit.exited()) or abort(),
         )
 
-    def request_leader(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+    def request_leader(
+        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
+    ) -> Response:
         if self._leader is None:
             raise HttpError("no leader was given")
         return request(
-            if self._from_the_end:
-                entries = [entry for entry in entries if entry.monotonic_us > known_us]
-                self._from_the_end = not entries
             self._leader,
             method,
             path,
             timeout=timeout,
             payload=payload,
-            abort=lambda: self._exit is not None and self._exit.exited(),
+            abort=lambda: (self._exit is not None and self._exit.exited()) or abort(),
         )
 
     def driver(self) -> str:

@@ -26,6 +26,7 @@ _PROPERTIES = (
     "ExecMainPID",
     "ExecMainStartTimestampMonotonic",
     "ExecMainStatus",
+    "FragmentPath",
     "Id",
     "InvocationID",
     "Job",
@@ -41,6 +42,7 @@ _PROPERTIES = (
     "StateChangeTimestampMonotonic",
     "SubState",
     "Type",
+    "UnitFileState",
 )
 
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
@@ -76,6 +78,8 @@ class UnitState:
     standard_output: str = "journal"
     standard_error: str = "inherit"
     log_namespace: str = ""
+    fragment_path: str = ""
+    unit_file_state: str = ""
 
     @property
     def main_exited(self) -> bool:
@@ -117,6 +121,12 @@ def check_unit_name(unit: str) -> str:
     return unit
 
 
+def _error_text(text: str) -> str:
+    """A D-Bus error as systemctl prints it (``NAME "text"``) without its name."""
+    match = re.fullmatch(r'\S+ "(.*)"', text)
+    return match.group(1) if match else text
+
+
 def _number(text: str) -> int:
     # Unset numbers print as "[not set]" or "infinity".
     return int(text) if text.isdigit() else 0
@@ -133,7 +143,7 @@ def parse_show(text: str) -> UnitState:
     return UnitState(
         id=values.get("Id", ""),
         load_state=values.get("LoadState", default.load_state),
-        load_error=values.get("LoadError", ""),
+        load_error=_error_text(values.get("LoadError", "")),
         active_state=values.get("ActiveState", default.active_state),
         sub_state=values.get("SubState", default.sub_state),
         result=values.get("Result", default.result),
@@ -153,6 +163,8 @@ def parse_show(text: str) -> UnitState:
         standard_output=values.get("StandardOutput", default.standard_output),
         standard_error=values.get("StandardError", default.standard_error),
         log_namespace=values.get("LogNamespace", ""),
+        fragment_path=values.get("FragmentPath", ""),
+        unit_file_state=values.get("UnitFileState", ""),
     )
 
 

@@ -17,13 +17,16 @@ import typing as t
 from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response
+from ansible_collections.specdec.serving.plugins.module_utils._hung import Machine, Situation, StallWatch
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
+from ansible_collections.specdec.serving.plugins.module_utils._not_started import Reason
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     CRASH_LOOP,
     CRASHED,
     FOLLOWER,
     GATES,
+    HUNG,
     LOADING,
     NOT_FOUND,
     READY,
@@ -47,6 +50,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     judge_unit,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
+from ansible_collections.specdec.serving.plugins.module_utils._signatures import look_up
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
 from ansible_collections.specdec.serving.plugins.module_utils._starts import (
     LEAST_AUTO_S,
@@ -90,14 +94,16 @@ _HTTP_TIMEOUT_S = 10.0
 _GENERATE_TIMEOUT_S = 120.0
 # Who looks once wants an answer soon: as long as the server's own health check (SGLANG_HEALTH_CHECK_TIMEOUT).
 _GENERATE_ONCE_S = 20.0
+# While a request waits for its answer, the rest is looked at this often.
+_MEANWHILE_S = 0.25
 _LAST_LINES_S = 0.3
+# A long journal of a start is read this long before anything else is looked at.
+_HISTORY_S = 2.0
 # After its main process ended, systemd needs a moment to say so.
 _SETTLE_S = 3.0
 # A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
 _GENERATION_TRIES = 3
 
-# A long journal of a start is read this long before anything else is looked at.
-_HISTORY_S = 2.0
 
 #: The module's options; kept here so that the wait can be driven without Ansible, with the same defaults.
 ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
@@ -164,11 +170,13 @@ class Options:
     auto_timeout: bool = False
     leader: Endpoint | None = None
     state_dir: str = ""
+    #: Seconds, 0 = never.
+    stall_timeout: float = 300.0
+    spin_timeout: float = 600.0
     max_restarts: int = 0
     wait: bool = True
     slice_s: float | None = None
     log_lines: int = 20
-    notices: tuple[str, ...] = ()
     resume: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
 
 
@@ -196,6 +204,22 @@ def _invocation_id(text: str) -> str:
     return found
 
 
+def _hang_timeout(name: str, params: t.Mapping[str, t.Any], timeout: float | None) -> float:
+    """``stall_timeout`` or ``spin_timeout`` in seconds; ``timeout`` None = worked out later, so nothing to compare with."""
+    value = params[name]
+    if value is None:
+        # A default above the timeout says nothing: the wait ends before.
+        return t.cast(float, getattr(Options, name))
+    if not value < float("inf"):
+        raise OptionError(f"{name} {value!r} must be a number of seconds, 0 = never")
+    if timeout is not None and value > timeout:
+        raise OptionError(
+            f"{name} {value:g} is above timeout {timeout:g}: the wait would end before anything could count as hung;"
+            f" lower {name}, raise timeout, or give {name} 0 to switch it off"
+        )
+    return t.cast(float, value)
+
+
 def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
     """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
     check_unit_name(params["unit"])
@@ -213,17 +237,15 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         ("generation_tokens", 0),
         ("stable_for", 0),
         ("max_restarts", 0),
+        ("stall_timeout", 0),
+        ("spin_timeout", 0),
         ("log_lines", 0),
         ("expected_markers", 0),
         ("keep_evidence", 0),
     ):
         if params[name] is not None and params[name] < least:
             raise OptionError(f"{name} {params[name]!r} must not be below {least}")
-    notices = [
-        f"{name} has no effect in this release: a hung server is not told from a loading one yet"
-        for name in ("stall_timeout", "spin_timeout")
-        if params[name] is not None
-    ]
+    hang = {name: _hang_timeout(name, params, timeout) for name in ("stall_timeout", "spin_timeout")}
     if params["api_key"]:
         _check_key(params["api_key"], params)
     return Options(
@@ -249,11 +271,12 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         auto_timeout=timeout is None,
         leader=None if leader is None else _endpoint(leader, params),
         state_dir=params["state_dir"] or "",
+        stall_timeout=hang["stall_timeout"],
+        spin_timeout=hang["spin_timeout"],
         max_restarts=params["max_restarts"],
         wait=params["wait"] and not check_mode,
         slice_s=params["slice"],
         log_lines=params["log_lines"],
-        notices=tuple(notices),
         resume=params["resume"] or {},
     )
 
@@ -279,7 +302,7 @@ class PortView:
     source: str = ""
 
 
-class Host(abc.ABC):
+class Host(Machine):
     """What the wait needs of a machine; the real one is ``_ready_host.SystemHost``."""
 
     @abc.abstractmethod
@@ -326,6 +349,10 @@ class Host(abc.ABC):
     def journal_error(self) -> str:
         """Why ``history`` could not read all of it; '' = it could."""
 
+    def journal_damage(self) -> str:
+        """Which part of the journal is damaged while the rest can be read; '' = none."""
+        return ""
+
     @abc.abstractmethod
     def cursor(self) -> str | None:
         """Where the journal was read up to."""
@@ -348,22 +375,26 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     def gpus(self) -> t.Mapping[str, str]:
-    def journal_damage(self) -> str:
-        """Which part of the journal is damaged while the rest can be read; '' = none."""
-        return ""
-
         """Names of the GPUs by PCI address (`0000:41:00`)."""
+
+    @abc.abstractmethod
+    def reason(self, unit: UnitState) -> Reason | None:
+        """What systemd knows of a start that failed, or never was, before the server could say anything."""
 
     @abc.abstractmethod
     def release(self) -> str:
         """The SGLang release that the unit would start, '' = unknown."""
 
     @abc.abstractmethod
-    def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
-        """One HTTP request to the server; raises HttpError."""
+    def request(
+        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
+    ) -> Response:
+        """One HTTP request to the server; raises HttpError. ``abort`` is asked many times a second while it waits."""
 
     @abc.abstractmethod
-    def request_leader(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
+    def request_leader(
+        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
+    ) -> Response:
         """The same to the server of rank 0; raises HttpError also when none was given."""
 
     @abc.abstractmethod
@@ -398,7 +429,6 @@ _REMEDIES = {
     "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
-    "masked": "Unmask the unit: `systemctl unmask`.",
     "timeout": "See the phase above: raise the timeout if it was still at work.",
 }
 
@@ -435,11 +465,15 @@ class Waiter:
         self._server: dict[str, t.Any] = {}
         self._phase = ""
         self._phase_since = 0.0
-        self._notices = list(options.notices)
+        self._notices: list[str] = []
         self._log_incomplete = ""
         self._diagnosed: Diagnosis | None = None
+        #: What each process did, in the diagnosis of a server that hung or took too long.
+        self._hang_lists: t.Mapping[str, t.Any] = {}
+        self._meanwhile_at = 0.0
 
         now = host.monotonic()
+        self._stalls = self._new_stalls(now)
         resume = options.resume
         same_boot = resume.get("boot_id") == host.boot_id()
         self._slice_started = now
@@ -461,6 +495,8 @@ class Waiter:
             timeout = self._timeout()
             if now - self._started >= timeout:
                 return self._result(self._timed_out(finding, now), finished=True)
+            if self._can_hang() and self._stalls.is_hung(now):
+                return self._result(self._hung(now), finished=True)
             if self._slice_is_over(now):
                 return self._result(finding, finished=False)
             self._host.pause(min(self._tick(), max(self._started + timeout - now, 0.0)))
@@ -497,6 +533,44 @@ class Waiter:
             self._journal_error = self._host.journal_error()
             self._following = not self._journal_error
         self._set_phase(now)
+        self._look(now)
+
+    def _can_hang(self) -> bool:
+        """Whether it is this start, alive, and asked for nothing but to go on."""
+        return (
+            self._options.wait
+            and self._judged.state == LOADING
+            and self._exit_seen_at is None
+            and bool(self._unit.invocation_id and self._unit.main_pid)
+            and not self._unit.job
+            and not self._is_replaced()
+        )
+
+    def _look(self, now: float) -> None:
+        """Whether it moves. A sample is taken about once a second."""
+        if not self._can_hang():
+            return
+        owned = self._port.owned is True
+        situation = Situation(
+            unit=self._unit,
+            phase=self._phase,
+            port_open=owned and not self._node_rank(),
+            fired_up=self._log.fired_up,
+            # At a gate it waits for an operator, a follower for its leader; and one that says that it is up has done its
+            # part, whatever else is wrong (another port than asked, say).
+            held=self._phase == "waiting_at_gate" or self._node_rank() > 0 or (self._log.fired_up and not owned),
+        )
+        self._stalls.look(situation, now)
+
+    def _new_stalls(self, now: float, kept: t.Mapping[str, t.Any] | None = None) -> StallWatch:
+        return StallWatch(
+            self._host,
+            stall_s=self._options.stall_timeout,
+            spin_s=self._options.spin_timeout,
+            now=now,
+            started=self._unit.exec_main_start_us / 1e6,
+            kept=kept,
+        )
 
     def _refresh_unit(self, now: float) -> None:
         self._unit = self._host.show()
@@ -515,6 +589,7 @@ class Waiter:
             max_restarts=self._options.max_restarts,
             # What cannot be read is no sign of a crash.
             stop_requested=self._stop_requested or bool(self._journal_error) or not self._unit.logs_to_journal,
+            ran=self._watched[0],
         )
 
     def _watch(self, identity: tuple[str, int]) -> None:
@@ -525,6 +600,7 @@ class Waiter:
         self._exit_seen_at = None
         self._let_go()
         self._resume_hold(identity)
+        self._resume_stalls(identity)
         if not new_invocation:
             return
         self._new_log()
@@ -539,8 +615,12 @@ class Waiter:
             self._following = False
             return
         self._resume_log(identity[0])
+        began = self._host.monotonic()
         for entries in self._host.history(self._cursor):
             self._feed(entries)
+            if self._options.wait and self._host.monotonic() - began >= _HISTORY_S:
+                # The rest comes like new lines, while the other gates are looked at.
+                break
         self._journal_error = self._host.journal_error()
         self._following = not self._journal_error
 
@@ -550,6 +630,8 @@ class Waiter:
         self._journal_error = ""
         self._began_in_journal = False
         self._stop_requested = False
+        self._unheard: int | None = None
+        self._unlogged = False
 
     def _resume_log(self, invocation_id: str) -> None:
         """Go on where the last slice ended, if it was about the same invocation."""
@@ -574,7 +656,14 @@ class Waiter:
             self._held_since = kept["since"]
             self._held_engine = frozenset(EngineProcess(**process) for process in kept["engine"])
 
+    def _resume_stalls(self, identity: tuple[str, int]) -> None:
+        """The stall clocks go on, if it is the same start; what changed between two slices is progress."""
+        kept = self._options.resume.get("stalls") or {}
+        same = kept.get("boot_id") == self._host.boot_id() and (kept["invocation_id"], kept["main_pid"]) == identity
+        self._stalls = self._new_stalls(self._host.monotonic(), kept if same else None)
+
     def _feed(self, entries: t.Iterable[Entry]) -> None:
+        fired_up, markers = self._log.fired_up, self._log.markers
         for entry in entries:
             if not entry.own:
                 # PID 1 speaks of the unit: it changed state.
@@ -583,10 +672,18 @@ class Waiter:
                     self._stop_requested = True
                 elif entry.message_id == STARTING_MESSAGE_ID:
                     self._began_in_journal = True
-            fired_up, markers = self._log.fired_up, self._log.markers
+            progress_us = self._log.last_progress_us
             self._log.feed(entry)
-            if (self._log.fired_up and not fired_up) or self._log.markers > markers:
-                self._next_http = 0.0
+            if entry.own and self._log.last_progress_us > progress_us:
+                self._stalls.note_line(
+                    message=entry.message,
+                    text=self._log.last_line,
+                    pid=entry.pid,
+                    at=entry.monotonic_us / 1e6,
+                    probing=self._port.listening,
+                )
+        if (self._log.fired_up and not fired_up) or self._log.markers > markers:
+            self._next_http = 0.0
 
     def _set_phase(self, now: float) -> None:
         if self._judged.state in (NOT_FOUND, STOPPED) or not self._unit.invocation_id:
@@ -610,12 +707,8 @@ class Waiter:
 
     def _journal_gap(self) -> str:
         """Why the journal cannot hold all markers, or ''."""
-        began = self._host.monotonic()
         if not self._unit.logs_to_journal:
             return f"the unit's {self._unit.log_output}, not the journal"
-            if self._options.wait and self._host.monotonic() - began >= _HISTORY_S:
-                # The rest comes like new lines, while the other gates are looked at.
-                break
         if self._journal_error:
             return self._journal_error
         if self._log.log_incomplete:
@@ -644,8 +737,6 @@ class Waiter:
         self._unheard = self._log.lines
 
     def _arguments(self) -> t.Mapping[str, t.Any]:
-        self._unheard: int | None = None
-        self._unlogged = False
         """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
         return self._server.get("arguments") or {**self._main_arguments(), **self._options.settings}
 
@@ -714,13 +805,15 @@ class Waiter:
         if judged.final:
             if judged.state in (CRASHED, CRASH_LOOP):
                 return self._crashed(judged)
-            return self._finding(judged.state, True, judged.cause, judged.detail)
+            return self._not_running(judged)
         if judged.state == STOPPING:
             self._port = PortView()
             return self._finding(STOPPING, False, "stopping", judged.detail)
-        self._gates["unit"] = gate_unit(
-            self._unit, judged, replaces=self._options.replaces, alive=self._host.main_alive()
-        )
+        gate = gate_unit(self._unit, judged, replaces=self._options.replaces, alive=self._host.main_alive())
+        known = self._unit.id
+        if known and known != self._options.unit:
+            gate = dataclasses.replace(gate, detail=f"{gate.detail}; {self._options.unit} is an alias of {known}")
+        self._gates["unit"] = gate
         if self._unit.active_state not in ("active", "activating") or self._is_replaced():
             self._port = PortView()
             return self._finding(LOADING, False, self._gates["unit"].cause, judged.detail)
@@ -794,8 +887,32 @@ class Waiter:
             else held
         )
 
+    def _not_running(self, judged: UnitJudgement) -> _Finding:
+        reason = None if self._stop_requested else self._host.reason(self._unit)
+        if reason is not None:
+            return self._for_reason(judged, reason)
+        remedy = judged.remedy or _REMEDIES.get(judged.cause, "")
+        return _Finding(judged.state, True, judged.cause, judged.detail, remedy)
+
+    def _for_reason(self, judged: UnitJudgement, reason: Reason) -> _Finding:
+        """What systemd said in place of the server."""
+        evidence = tuple(line for line in (*reason.evidence, self._log.last_line) if line)
+        self._diagnosed = Diagnosis(
+            "", reason.cause, reason.summary, reason.remedy, "error", "systemd", "", evidence, ()
+        )
+        return _Finding(judged.state, True, reason.cause, reason.summary, reason.remedy)
+
     def _crashed(self, judged: UnitJudgement) -> _Finding:
+        asked_to_stop = self._stop_requested
         self._feed(self._host.last_entries())
+        if self._stop_requested and not asked_to_stop:
+            # Its end was noticed before the journal said that somebody had asked for it.
+            self._refresh_unit(self._host.monotonic())
+            if self._judged.state not in (CRASHED, CRASH_LOOP):
+                return self._decide()
+        reason = self._host.reason(self._unit)
+        if reason is not None:
+            return self._for_reason(judged, reason)
         log = self._log
         if not (log.bind_failed or log.first_exception or log.argument_error):
             self._feed(self._host.orphans())
@@ -813,7 +930,8 @@ class Waiter:
             summary = f"SGLang refused its arguments: {log.argument_error} ({judged.detail})"
             return self._finding(judged.state, True, "argument_error", summary)
         if not found.cause:
-            return self._finding(judged.state, True, judged.cause, judged.detail)
+            remedy = judged.remedy or _REMEDIES.get(judged.cause, "")
+            return _Finding(judged.state, True, judged.cause, judged.detail, remedy)
         return _Finding(judged.state, True, found.cause, f"{found.summary} ({judged.detail})", found.remedy)
 
     def _release(self) -> str:
@@ -868,6 +986,7 @@ class Waiter:
             return None
         if self._gates["serving"].passed is not True:
             return None
+        self._stalls.answered("", self._host.monotonic(), proven=True)
         return self._stable(before, engine_before)
 
     def _missing_of_follower(self, engine: frozenset[EngineProcess]) -> str:
@@ -902,10 +1021,37 @@ class Waiter:
     def _request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         """To the server that can prove this start: a follower's is its leader's."""
         ask = self._host.request_leader if self._node_rank() else self._host.request
-        return ask(method, path, timeout=timeout, payload=payload)
+        began, what, stopping = self._host.monotonic(), f"{method} {path}", self._stop_requested
+
+        def abort() -> bool:
+            return self._meanwhile() or self._stop_requested != stopping
+
+        try:
+            response = ask(method, path, timeout=timeout, payload=payload, abort=abort)
+        except HttpError:
+            now = self._host.monotonic()
+            if now - began >= 0.9 * timeout or self._stalls.is_hung(now):
+                self._stalls.unanswered(what, began)
+            raise
+        self._stalls.answered(what, self._host.monotonic())
+        return response
+
+    def _meanwhile(self) -> bool:
+        """Watch on while a request waits for its answer. True when the answer no longer matters: the server hangs."""
+        now = self._host.monotonic()
+        if now < self._meanwhile_at:
+            return False
+        self._meanwhile_at = now + _MEANWHILE_S
+        self._host.pause(0.0)
+        if self._following:
+            self._feed(self._host.follow())
+        self._look(now)
+        return self._can_hang() and self._stalls.is_hung(now)
 
     def _get(self, path: str) -> Response:
-        return self._request("GET", path, timeout=self._time_left(_HTTP_TIMEOUT_S))
+        # A connection that is not even taken up cannot be aborted: it must not outlive the stall clocks.
+        most = min(_HTTP_TIMEOUT_S, self._stalls.due_in(self._host.monotonic()) + 0.5)
+        return self._request("GET", path, timeout=self._time_left(most))
 
     def _get_json(self, *paths: str) -> t.Any:
         """The first of several names of one endpoint that this release has."""
@@ -1090,12 +1236,38 @@ class Waiter:
             f"not ready within {self._timeout():g} s{self._compared(now)}; in phase {self._phase or 'none'} "
             f"for {now - self._phase_since:.0f} s; {finding.summary}"
         )
+        if self._can_hang():
+            self._hang_lists = self._stalls.lists(now, last_line=self._log.last_line)
         found = diagnose(log=self._log, unit=self._unit, release=self._release(), ended=False)
         remedy = finding.remedy or _REMEDIES["timeout"]
         if found.id and not finding.remedy:
             self._diagnosed = found
             summary, remedy = f"{summary}. The log says: {found.summary}", found.remedy
         return _Finding(finding.state, True, finding.cause or "timeout", summary, remedy)
+
+    def _hung(self, now: float) -> _Finding:
+        """Nothing moves: say since when, who stands still, and what the logs know of it."""
+        explained = self._stalls.explain(now, last_line=self._log.last_line, port=self._options.endpoint.port)
+        self._hang_lists = explained.lists
+        kernel, _error = self._host.kernel_lines(self._unit)
+        found = diagnose(
+            log=self._log,
+            unit=self._unit,
+            kernel=kernel,
+            release=self._release(),
+            gpus=self._host.gpus() if kernel else {},
+            ended=False,
+        )
+        silence = look_up(self._log.last_line, "last")
+        if explained.certain and silence is not None and silence[0].id == found.id:
+            # Who stands still is seen; a guess from the last line says less.
+            found = dataclasses.replace(found, id="", cause="", summary="", remedy="", rank="", evidence=())
+        self._diagnosed = dataclasses.replace(found, evidence=(*found.evidence, *explained.evidence))
+        if found.source == "kernel log":
+            return _Finding(HUNG, True, found.cause, f"{found.summary}; {explained.summary}", found.remedy)
+        summary = explained.summary + (f". The log says: {found.summary}" if found.summary else "")
+        remedy = explained.remedy if explained.certain or not found.remedy else found.remedy
+        return _Finding(HUNG, True, explained.cause, summary, remedy)
 
     def _compared(self, now: float) -> str:
         """How long earlier starts took, for a message."""
@@ -1165,6 +1337,12 @@ class Waiter:
                     "main_pid": self._watched[1],
                     "since": self._held_since,
                     "engine": [dataclasses.asdict(process) for process in sorted(self._held_engine)],
+                },
+                "stalls": {
+                    "boot_id": self._host.boot_id(),
+                    "invocation_id": self._watched[0],
+                    "main_pid": self._watched[1],
+                    **self._stalls.dump(),
                 },
                 "journal": {
                     "invocation_id": self._watched[0],
@@ -1238,10 +1416,16 @@ class Waiter:
             "evidence": evidence,
             "warnings": list(found.warnings) if found else log_warnings(self._log),
             "exit": self._unit.exit_text(),
+            **self._hang_lists,
         }
 
+    def _unit_name(self) -> str:
+        """The unit as it was asked for, and what systemd calls it if that is an alias."""
+        asked, known = self._options.unit, self._unit.id
+        return f"{asked} (an alias of {known})" if known and known != asked else asked
+
     def _message(self, finding: _Finding, now: float) -> str:
-        verdict = f"{self._options.unit} is not ready: {finding.state}"
+        verdict = f"{self._unit_name()} is not ready: {finding.state}"
         if finding.cause and finding.cause != finding.state:
             verdict += f" ({finding.cause})"
         parts = [f"{verdict} after {now - self._started:.1f} s", finding.summary]

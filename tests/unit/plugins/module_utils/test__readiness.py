@@ -57,7 +57,7 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
         pytest.param(UnitState(id="x.service"), {}, "not_found", True, "not_found", id="unknown unit"),
         pytest.param(unit(load_state="masked", active_state="inactive"), {}, "not_found", True, "masked", id="masked"),
         pytest.param(
-            unit(load_state="bad-setting"), {}, "not_found", True, "bad-setting", id="a unit file that does not parse"
+            unit(load_state="bad-setting"), {}, "not_found", True, "bad_unit_file", id="a unit file that does not parse"
         ),
         pytest.param(unit(), {}, "loading", False, "", id="runs"),
         pytest.param(unit(active_state="activating", sub_state="start"), {}, "loading", False, "", id="starting"),
@@ -140,6 +140,46 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
             id="stopped on request",
         ),
         pytest.param(
+            dead(1, 0, active_state="active", sub_state="exited", result="success"),
+            {},
+            "crashed",
+            True,
+            "exited",
+            id="ended by itself, and RemainAfterExit keeps the unit active",
+        ),
+        pytest.param(
+            unit(active_state="inactive", sub_state="dead", main_pid=0, invocation_id=""),
+            {"ran": NEW},
+            "crashed",
+            True,
+            "exited",
+            id="ended by itself, and systemd has forgotten it",
+        ),
+        pytest.param(
+            unit(active_state="inactive", sub_state="dead", main_pid=0, invocation_id=""),
+            {"ran": NEW, "stop_requested": True},
+            "stopped",
+            True,
+            "stopped",
+            id="stopped on request, and systemd has forgotten it",
+        ),
+        pytest.param(
+            unit(active_state="inactive", sub_state="dead", main_pid=0, invocation_id=""),
+            {"ran": OLD, "replaces": OLD},
+            "stopped",
+            True,
+            "stopped",
+            id="what was to be replaced has gone",
+        ),
+        pytest.param(
+            dead(0, 0, active_state="inactive", sub_state="dead", result="exec-condition"),
+            {},
+            "stopped",
+            True,
+            "condition",
+            id="an ExecCondition said no",
+        ),
+        pytest.param(
             unit(active_state="inactive", sub_state="dead", main_pid=0, job=9),
             {},
             "loading",
@@ -160,6 +200,15 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
 def test_judge_unit(seen: UnitState, options: dict[str, t.Any], state: str, final: bool, cause: str) -> None:
     judged = judge_unit(seen, **options)
     assert (judged.state, judged.final, judged.cause) == (state, final, cause)
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [("masked", "`systemctl unmask x.service`"), ("masked-runtime", "`systemctl unmask --runtime x.service`")],
+)
+def test_how_to_unmask(state: str, remedy: str) -> None:
+    judged = judge_unit(UnitState(id="x.service", load_state="masked", unit_file_state=state))
+    assert remedy in judged.remedy
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,20 @@ def test_exit(code: int, status: int, main_pid: int, text: str, exited: bool) ->
     assert unit.main_exited is exited
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("", ""),
+        (
+            'org.freedesktop.systemd1.BadUnitSetting "Unit x.service has a bad unit file setting."',
+            "Unit x.service has a bad unit file setting.",
+        ),
+    ],
+)
+def test_a_units_error_without_its_dbus_name(error: str, text: str) -> None:
+    assert parse_show(f"LoadState=bad-setting\nLoadError={error}\n").load_error == text
+
+
 @pytest.mark.parametrize("value", ["[not set]", "infinity", ""])
 def test_unset_numbers(value: str) -> None:
     assert parse_show(f"MainPID={value}\n").main_pid == 0

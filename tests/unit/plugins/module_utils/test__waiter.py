@@ -13,9 +13,12 @@ import typing as t
 
 import pytest
 
+from ansible_collections.specdec.serving.plugins.module_utils._gpus import GpuState, GpuView
 from ansible_collections.specdec.serving.plugins.module_utils._http import HttpError, Response
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
+from ansible_collections.specdec.serving.plugins.module_utils._not_started import Reason
+from ansible_collections.specdec.serving.plugins.module_utils._progress import ProcessSample
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import EngineProcess
 from ansible_collections.specdec.serving.plugins.module_utils._starts import Start, Subject
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
@@ -72,6 +75,18 @@ def failed(code: int = 1, status: int = 3, result: str = "exit-code", **changes:
     )
 
 
+#: CPU, bytes read and bytes of memory a second.
+DOING = {
+    "busy": (1.0, 50e6, 10e6),
+    "reading": (0.01, 200e3, 0.0),
+    "growing": (0.01, 0.0, 400e3),
+    "spinning": (1.0, 0.0, 0.0),
+    "still": (0.005, 2000.0, 50.0),
+}
+#: An answer that never comes.
+NEVER = object()
+
+
 class ScriptedHost(Host):
     """A machine whose state is set by the test, at once or at a time."""
 
@@ -96,22 +111,33 @@ class ScriptedHost(Host):
             "/generate": {"meta_info": {"completion_tokens": 4}},
         }
         self.leads: dict[str, t.Any] = {}
+        self.logs_requests = True
+        self.damage = ""
         self.requests: list[str] = []
         self.allowed: dict[str, float] = {}
         self.limits: list[float] = []
         self.bodies: dict[str, t.Any] = {}
         self.shows = 0
         self.arguments: dict[str, t.Any] = {}
+        #: What each process does, by role and rank: `busy`, `reading`, `spinning` or `still`.
+        self.doing: dict[tuple[str, str], str] = {("scheduler", ""): "busy"}
+        self.letters: dict[tuple[str, str], str] = {}
+        self._used: dict[tuple[str, str], list[float]] = {}
+        self._used_at = self.now
+        self.sampled = 0
+        self.is_frozen = False
+        self.gpu = GpuView()
+        self.gpu_questions: list[float] = []
         self.error = ""
         self.lost: list[Entry] = []
         self.kernel: list[str] = []
         self.kernel_error = ""
+        self.known_reason: Reason | None = None
+        self.asked_about: list[str] = []
         self.installed = "0.5.23"
         self._entries: list[Entry] = []
         self._rest: list[Entry] = []
         self._events: list[tuple[float, t.Callable[[], None]]] = []
-        self.logs_requests = True
-        self.damage = ""
         self._serial = 0
         self.log_pid1("Starting sglang-x.service - SGLang x...", STARTING_MESSAGE_ID)
 
@@ -150,6 +176,9 @@ class ScriptedHost(Host):
     def log_at_the_end(self, *messages: str) -> None:
         self._rest += [self._entry(message, own=True) for message in messages]
 
+    def stopping_at_the_end(self) -> None:
+        self._rest.append(self._entry("Stopping sglang-x.service...", own=False, message_id=STOPPING_MESSAGE_ID))
+
     def set(self, **changes: t.Any) -> t.Callable[[], None]:
         def change() -> None:
             for name, value in changes.items():
@@ -159,6 +188,7 @@ class ScriptedHost(Host):
 
     def load(self) -> None:
         self.log(
+            "server_args=ServerArgs(model_path='/models/k26')",
             "Load weight begin. avail mem=21.60 GB",
             "Load weight end. elapsed=0.01 s, type=Qwen3ForCausalLM, avail mem=21.60 GB, mem usage=0.50 GB.",
         )
@@ -182,7 +212,6 @@ class ScriptedHost(Host):
     def boot_id(self) -> str:
         return "boot"
 
-            "server_args=ServerArgs(model_path='/models/k26')",
     def show(self) -> UnitState:
         self.shows += 1
         return self.unit
@@ -213,6 +242,9 @@ class ScriptedHost(Host):
     def journal_error(self) -> str:
         return self.error
 
+    def journal_damage(self) -> str:
+        return self.damage
+
     def follow(self) -> list[Entry]:
         entries, self._entries = self._entries, []
         return entries
@@ -231,14 +263,65 @@ class ScriptedHost(Host):
     def gpus(self) -> t.Mapping[str, str]:
         return {"0000:41:00": "/dev/nvidia3"}
 
+    def reason(self, unit: UnitState) -> Reason | None:
+        self.asked_about.append(unit.active_state)
+        return self.known_reason
+
     def release(self) -> str:
         return self.installed
 
-    def request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
-        self.requests.append(path)
-    def journal_damage(self) -> str:
-        return self.damage
+    # -- Machine
 
+    def samples(self, unit: UnitState) -> tuple[ProcessSample, ...]:
+        self.sampled += 1
+        seconds, self._used_at = self.now - self._used_at, self.now
+        found = []
+        for number, (who, doing) in enumerate(self.doing.items()):
+            used = self._used.setdefault(who, [0.0, 0.0, 0.0])
+            for index, share in enumerate(DOING[doing]):
+                used[index] += share * seconds
+            found.append(
+                ProcessSample(
+                    pid=90 + number,
+                    start_ticks=1,
+                    role=who[0],
+                    rank=who[1],
+                    state=self.letters.get(who, "S"),
+                    cpu_s=used[0],
+                    children_cpu_s=0.0,
+                    rss_bytes=2**30 + int(used[2]),
+                    io_bytes=int(used[1]),
+                )
+            )
+        return tuple(found)
+
+    def frozen(self, unit: UnitState) -> bool:
+        return self.is_frozen
+
+    def wait_channel(self, pid: int) -> str:
+        return "do_signal_stop" if pid == 91 else "futex_wait_queue"
+
+    def ask_gpus(self) -> None:
+        self.gpu_questions.append(self.now)
+
+    def gpu_view(self, pids: t.Collection[int]) -> GpuView:
+        return self.gpu
+
+    def _never(self, timeout: float, abort: t.Callable[[], bool]) -> HttpError:
+        """What a server gives that takes a request and does not answer it."""
+        deadline = self.now + timeout
+        while self.now < deadline:
+            self.pause(0.05)
+            if abort():
+                return HttpError("given up")
+        return HttpError("no complete answer before the deadline")
+
+    def request(
+        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
+    ) -> Response:
+        self.requests.append(path)
+        if self.logs_requests:
+            self.log_raw(f'INFO:     127.0.0.1:40000 - "{method} {path} HTTP/1.1" 200 OK')
         self.allowed[path] = timeout
         self.limits.append(timeout)
         if payload is not None:
@@ -246,13 +329,17 @@ class ScriptedHost(Host):
         answer = self.answers[path]
         if callable(answer):
             answer = answer()
+        if answer is NEVER:
+            answer = self._never(timeout, abort)
         if isinstance(answer, Exception):
             raise answer
         status, body = answer if isinstance(answer, tuple) else (200, json.dumps(answer).encode())
         return Response(status=status, body=body, elapsed=0.001)
 
-    def request_leader(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
-        return self.request(method, f"leader:{path}", timeout=timeout, payload=payload)
+    def request_leader(
+        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
+    ) -> Response:
+        return self.request(method, f"leader:{path}", timeout=timeout, payload=payload, abort=abort)
 
     def driver(self) -> str:
         return "580.95.05"
@@ -310,8 +397,6 @@ def follower(**info: t.Any) -> ScriptedHost:
             "port": 40000,
             **info,
         },
-        if self.logs_requests:
-            self.log_raw(f'INFO:     127.0.0.1:40000 - "{method} {path} HTTP/1.1" 200 OK')
         "leader:/ready": (200, b""),
         "leader:/generate": host.answers["/generate"],
     }
@@ -626,6 +711,58 @@ def test_a_journal_that_is_lost_on_the_way_leaves_it_to_the_other_gates() -> Non
     assert "journalctl ended" in result["log_incomplete"]
 
 
+def test_a_server_whose_requests_do_not_show_is_not_heard() -> None:
+    """journald drops lines and says so only with the first one that it lets pass again, maybe half a minute later."""
+    host = ScriptedHost()
+    host.logs_requests = False
+    host.port_view = OWN
+    host.log("server_args=ServerArgs(model_path='/models/k26')")
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert result["elapsed"] < 4.0
+    assert "nothing of that reaches the journal" in result["log_incomplete"]
+
+
+def test_a_beginning_that_is_cut_off_in_a_namespace_leaves_it_to_the_other_gates() -> None:
+    """PID 1's lines are in the default journal, and still there."""
+    host = ScriptedHost()
+    host.port_view = OWN
+    host.log("The server is fired up and ready to roll!")
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert "the beginning of this start" in result["log_incomplete"]
+
+
+def test_a_damaged_journal_leaves_it_to_the_other_gates() -> None:
+    host = ScriptedHost()
+    host.damage = "Journal file /j/a.journal corrupted, ignoring file."
+    host.port_view = OWN
+    host.log("server_args=ServerArgs(model_path='/models/k26')")
+    result = wait(host, timeout="30")
+    assert (result["ready"], result["elapsed"]) == (True, 0.0)
+    assert "/j/a.journal" in result["log_incomplete"]
+
+
+def test_a_long_history_does_not_hold_up_the_other_gates() -> None:
+    """The rest of it comes while the server is looked at."""
+    host = ScriptedHost()
+    host.serve()
+    parts = [[entry] for entry in host.follow()]
+    seen: list[int] = []
+
+    def slow(cursor: str | None) -> t.Iterator[list[Entry]]:
+        for number, part in enumerate([*parts, *([[]] * 100)]):
+            host.now += 1.0
+            seen.append(number)
+            yield part
+
+    vars(host)["history"] = slow
+    host.at(4.0, lambda: host._entries.extend(entry for part in parts[len(seen) :] for entry in part))
+    result = wait(host, timeout="30")
+    assert result["ready"]
+    assert (len(seen), result["elapsed"] < 5.0) == (2, True)
+
+
 def test_generation_can_be_left_out() -> None:
     host = ScriptedHost()
     host.serve()
@@ -701,58 +838,6 @@ def test_a_server_on_another_port_than_asked_is_told() -> None:
 
 
 def test_an_unknown_owner_is_not_ready() -> None:
-def test_a_server_whose_requests_do_not_show_is_not_heard() -> None:
-    """journald drops lines and says so only with the first one that it lets pass again, maybe half a minute later."""
-    host = ScriptedHost()
-    host.logs_requests = False
-    host.port_view = OWN
-    host.log("server_args=ServerArgs(model_path='/models/k26')")
-    result = wait(host, timeout="30")
-    assert result["ready"]
-    assert result["elapsed"] < 4.0
-    assert "nothing of that reaches the journal" in result["log_incomplete"]
-
-
-def test_a_beginning_that_is_cut_off_in_a_namespace_leaves_it_to_the_other_gates() -> None:
-    """PID 1's lines are in the default journal, and still there."""
-    host = ScriptedHost()
-    host.port_view = OWN
-    host.log("The server is fired up and ready to roll!")
-    result = wait(host, timeout="30")
-    assert result["ready"]
-    assert "the beginning of this start" in result["log_incomplete"]
-
-
-def test_a_damaged_journal_leaves_it_to_the_other_gates() -> None:
-    host = ScriptedHost()
-    host.damage = "Journal file /j/a.journal corrupted, ignoring file."
-    host.port_view = OWN
-    host.log("server_args=ServerArgs(model_path='/models/k26')")
-    result = wait(host, timeout="30")
-    assert (result["ready"], result["elapsed"]) == (True, 0.0)
-    assert "/j/a.journal" in result["log_incomplete"]
-
-
-def test_a_long_history_does_not_hold_up_the_other_gates() -> None:
-    """The rest of it comes while the server is looked at."""
-    host = ScriptedHost()
-    host.serve()
-    parts = [[entry] for entry in host.follow()]
-    seen: list[int] = []
-
-    def slow(cursor: str | None) -> t.Iterator[list[Entry]]:
-        for number, part in enumerate([*parts, *([[]] * 100)]):
-            host.now += 1.0
-            seen.append(number)
-            yield part
-
-    vars(host)["history"] = slow
-    host.at(4.0, lambda: host._entries.extend(entry for part in parts[len(seen) :] for entry in part))
-    result = wait(host, timeout="30")
-    assert result["ready"]
-    assert (len(seen), result["elapsed"] < 5.0) == (2, True)
-
-
     host = ScriptedHost()
     host.serve()
     host.port_view = PortView(listening=True, owned=None, owners=(), source="neither can be read")
@@ -935,6 +1020,65 @@ def test_an_exit_with_0(message_id: str, state: str) -> None:
     host.at(5.0, lambda: host.log_pid1("Stopping sglang-x.service...", message_id))
     host.at(6.0, host.set(alive=False, unit=running(active_state="inactive", main_pid=0, exec_main_code=1)))
     assert wait(host)["state"] == state
+
+
+def test_a_start_that_systemd_has_forgotten_was_a_crash() -> None:
+    host = ScriptedHost()
+    host.at(6.0, host.set(alive=False, unit=running(active_state="inactive", main_pid=0, invocation_id="")))
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("crashed", "exited")
+
+
+def test_a_stop_that_the_journal_tells_after_the_end_is_no_crash() -> None:
+    host = ScriptedHost()
+    host.unit = running(active_state="inactive", main_pid=0, exec_main_code=1)
+    host.alive = False
+    host.stopping_at_the_end()
+    assert wait(host)["state"] == "stopped"
+
+
+REASON = Reason("start_pre_failed", "ExecStartPre=/bin/x exited with status 7", "Run it by hand.", ("a line",))
+
+
+@pytest.mark.parametrize(
+    ("unit", "state"),
+    [
+        pytest.param(
+            running(active_state="failed", result="exit-code", main_pid=0), "crashed", id="a start that failed"
+        ),
+        pytest.param(
+            running(active_state="inactive", main_pid=0, invocation_id=""), "stopped", id="a start that never was"
+        ),
+        pytest.param(running(load_state="bad-setting", active_state="inactive"), "not_found", id="a file to correct"),
+    ],
+)
+def test_what_systemd_says_comes_before_what_the_server_said(unit: UnitState, state: str) -> None:
+    host = ScriptedHost()
+    host.unit, host.alive, host.known_reason = unit, False, REASON
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == (state, "start_pre_failed")
+    assert (REASON.summary in result["msg"], REASON.remedy in result["msg"]) == (True, True)
+    assert result["diagnosis"]["evidence"] == ["a line"]
+
+
+def test_a_unit_that_was_stopped_on_request_needs_no_reason() -> None:
+    host = ScriptedHost()
+    host.known_reason = REASON
+    host.at(5.0, lambda: host.log_pid1("Stopping sglang-x.service...", STOPPING_MESSAGE_ID))
+    host.at(6.0, host.set(alive=False, unit=running(active_state="inactive", main_pid=0, exec_main_code=1)))
+    assert wait(host)["diagnosis"]["cause"] == "stopped"
+    assert host.asked_about == []
+
+
+def test_an_alias_is_resolved_and_told() -> None:
+    host = ScriptedHost()
+    host.unit = running(id="sglang-real.service")
+    host.serve()
+    gate = next(gate for gate in wait(host)["gates"] if gate["name"] == "unit")
+    assert "sglang-x.service is an alias of sglang-real.service" in gate["detail"]
+    host = ScriptedHost()
+    host.unit, host.alive = running(id="sglang-real.service", active_state="failed", main_pid=0), False
+    assert "sglang-x.service (an alias of sglang-real.service) is not ready" in wait(host)["msg"]
 
 
 @pytest.mark.parametrize(
@@ -1148,9 +1292,291 @@ def test_a_unit_that_is_no_service_is_refused() -> None:
         options_from({**PARAMS, "unit": "sglang-x@.service"})
 
 
-@pytest.mark.parametrize("name", ["stall_timeout", "spin_timeout"])
-def test_options_of_a_later_release_say_so(name: str) -> None:
+# -- hung against loading ----------------------------------------------------------------------------------------------
+
+TWO_RANKS = ("scheduler", "TP0"), ("scheduler", "TP1")
+
+
+def stand_still(host: ScriptedHost, doing: str = "still", **ranks: str) -> t.Callable[[], None]:
+    """From now on every process does this, and the named ranks something else."""
+    return lambda: host.doing.update({who: ranks.get(who[1], doing) for who in host.doing})
+
+
+def loading(**ranks: str) -> ScriptedHost:
+    """Two ranks and a detokenizer that load, and stand still after 50 s."""
     host = ScriptedHost()
+    host.doing = {("main", ""): "busy", **dict.fromkeys(TWO_RANKS, "busy"), ("detokenizer", ""): "still"}
+    host.log("Load weight begin. avail mem=21.60 GB")
+    host.at(50.0, stand_still(host, **ranks))
+    return host
+
+
+def test_a_server_in_which_nothing_moves_is_hung() -> None:
+    host = loading()
+    host.letters = {TWO_RANKS[1]: "T"}
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"], result["finished"]) == ("hung", "stalled", True)
+    assert 349.0 <= result["elapsed"] <= 352.0
+    assert "TP1 (pid 92) is stopped by a signal" in result["msg"]
+    assert "kill -CONT 92" in result["diagnosis"]["remedy"]
+    stalled = {item["signal"]: item for item in result["diagnosis"]["stalled"]}
+    assert {"log", "cpu", "io", "memory"} <= set(stalled)
+    assert stalled["log"]["since_s"] == pytest.approx(result["elapsed"], abs=0.5)
+    assert stalled["log"]["last"] == "Load weight begin. avail mem=21.60 GB"
+    assert stalled["io"]["since_s"] == pytest.approx(300.0, abs=2.0)
+    ranks = {process["rank"]: process for process in result["diagnosis"]["processes"]}
+    assert ranks["TP1"]["state"] == "T (stopped by a signal)"
+    assert ranks["TP0"]["wchan"] == "do_signal_stop"
+    assert ranks["TP0"]["cpu_percent"] <= 1.0
+
+
+@pytest.mark.parametrize("doing", ["busy", "reading", "growing"])
+def test_a_slow_loader_is_loading(doing: str) -> None:
+    """Silence with I/O or growing memory: nobody may give up on it before the timeout."""
+    host = loading(TP1=doing)
+    host.at(1100.0, host.serve)
+    result = wait(host)
+    assert (result["state"], result["elapsed"] >= 1100.0) == ("ready", True)
+
+
+def test_only_cpu_counts_as_life_until_the_spin_timeout() -> None:
+    host = loading(TP0="spinning")
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("hung", "spinning")
+    assert 649.0 <= result["elapsed"] <= 652.0
+    assert (
+        "TP0 (pid 91) spins while 1 other ranks wait" in result["msg"] or "TP1 (pid 92) stands still" in result["msg"]
+    )
+
+
+def test_a_compiler_at_work_holds_the_spin_timeout_off() -> None:
+    host = loading(TP0="spinning")
+    host.doing["compiler", ""] = "still"
+    host.at(60.0, lambda: host.doing.update({("compiler", ""): "spinning"}))
+    host.at(1200.0, host.serve)
+    assert wait(host)["ready"]
+
+
+def test_compilers_that_come_and_go_are_progress() -> None:
+    host = loading(TP0="spinning")
+    for number in range(60, 1200, 100):
+        host.at(number, lambda: host.doing.setdefault(("compiler", ""), "still") and None)
+        host.at(number + 50, lambda: host.doing.pop(("compiler", ""), "") and None)
+    host.at(1200.0, host.serve)
+    assert wait(host)["ready"]
+
+
+def test_lines_of_the_log_are_progress_and_polls_and_heartbeats_are_none() -> None:
+    moving, polled = loading(), loading()
+    for second in range(60, 1000, 100):
+        moving.at(second, lambda second=second: moving.log(f"Capturing batch {second}"))  # type: ignore[misc]
+        polled.at(second, lambda: polled.log("Still waiting for the other ranks"))
+        polled.at(second + 1, lambda: polled.log_raw('INFO:     1.2.3.4:1 - "GET /metrics HTTP/1.1" 200 OK'))
+        polled.at(second + 2, lambda: polled.log("Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 5"))
+    moving.at(1100.0, moving.serve)
+    assert wait(moving)["ready"]
+    result = wait(polled)
+    assert result["state"] == "hung"
+    assert 360.0 <= result["elapsed"] <= 362.0
+
+
+def test_a_gate_is_never_hung() -> None:
+    host = ScriptedHost()
+    host.doing = dict.fromkeys(TWO_RANKS, "still")
+    host.log("Gated launch waiting for activation")
+    result = wait(host, timeout="2000")
+    assert (result["state"], result["phase"], result["elapsed"] >= 2000) == ("loading", "waiting_at_gate", True)
+
+
+def test_the_clocks_go_on_over_slices() -> None:
+    host = loading()
+    result, slices = wait(host, slice=60.0), 1
+    while not result["finished"]:
+        host.pause(5.0)
+        assert len(json.dumps(result["resume"]["stalls"])) < 4000
+        result, slices = wait(host, slice=60.0, resume=json.loads(json.dumps(result["resume"]))), slices + 1
+    assert (result["state"], slices >= 5) == ("hung", True)
+    assert 349.0 <= result["elapsed"] <= 357.0
+
+
+def test_what_changed_between_two_slices_is_progress() -> None:
+    host = loading()
+    result = wait(host, slice=200.0)
+    host.doing[TWO_RANKS[0]] = "reading"
+    host.pause(100.0)
+    # The sample of the gap is taken by the next slice.
+    result = wait(host, resume=json.loads(json.dumps(result["resume"])))
+    assert result["state"] == "ready" or result["elapsed"] >= 1350.0
+
+
+def test_a_new_invocation_has_new_clocks() -> None:
+    host = loading()
+    host.at(200.0, host.set(unit=running(invocation_id="c" * 32, main_pid=187)))
+    result = wait(host)
+    assert (result["state"], result["elapsed"] >= 500.0) == ("hung", True)
+
+
+def deaf(path: str = "/generate") -> ScriptedHost:
+    """Serves, its scheduler spins, and one request is never answered."""
+    host = ScriptedHost()
+    host.doing = {("main", ""): "busy", ("scheduler", ""): "spinning", ("detokenizer", ""): "still"}
     host.serve()
-    params: dict[str, t.Any] = {name: 60.0}
-    assert any(name in notice for notice in wait(host, **params)["notices"])
+    host.answers[path] = NEVER
+    return host
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/generate"])
+def test_a_server_that_accepts_and_never_answers_is_hung(path: str) -> None:
+    host = deaf(path)
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("hung", "deaf")
+    assert 300.0 <= result["elapsed"] <= 302.0, "a request in flight must not delay the verdict"
+    assert f"has not answered {'GET' if path == '/v1/models' else 'POST'} {path} for 300 s" in result["msg"]
+
+
+def test_a_generation_within_its_deadline_is_loading() -> None:
+    host = deaf()
+
+    def late() -> t.Any:
+        host.pause(100.0)
+        return {"meta_info": {"completion_tokens": 4}}
+
+    host.answers["/generate"] = late
+    result = wait(host, stall_timeout=60.0)
+    assert result["ready"]
+
+
+def test_own_probes_are_no_progress() -> None:
+    host = deaf()
+    host.answers["/generate"] = lambda: (
+        host.log(f"Prefill batch, #new-seq: 1, #new-token: 6, #running-req: 0, number {len(host.requests)}") or NEVER
+    )
+    result = wait(host)
+    assert (result["state"], 300.0 <= result["elapsed"] <= 302.0) == ("hung", True)
+
+
+def test_requests_of_others_are_progress() -> None:
+    host = deaf()
+    for second in range(100, 1000, 100):
+        host.at(second, lambda second=second: host.log(f"Decode batch, #running-req: 9, #token: {second}"))  # type: ignore[misc]
+    assert wait(host)["elapsed"] >= 1200.0
+
+
+def test_an_idle_server_that_spins_is_ready_and_stays_so() -> None:
+    host = deaf()
+    host.answers["/generate"] = {"meta_info": {"completion_tokens": 4}}
+    result = wait(host, stable_for=1000.0, stall_timeout=5.0, spin_timeout=5.0)
+    assert (result["ready"], result["elapsed"] >= 1000.0) == (True, True)
+
+
+def test_a_server_that_is_up_elsewhere_is_not_hung() -> None:
+    host = deaf()
+    host.port_view = PortView()
+    result = wait(host)
+    assert (result["state"], result["elapsed"] >= 1350.0) == ("loading", True)
+
+
+@pytest.mark.parametrize("timeout", ["stall_timeout", "spin_timeout"])
+def test_0_switches_a_verdict_off(timeout: str) -> None:
+    host = loading(**({"TP0": "spinning"} if timeout == "spin_timeout" else {}))
+    params: dict[str, t.Any] = {timeout: 0}
+    expected = ("hung", "spinning", 600.0) if timeout == "stall_timeout" else ("loading", "timeout", 1350.0)
+    result = wait(host, **params)
+    assert (result["state"], result["diagnosis"]["cause"]) == expected[:2]
+    assert result["elapsed"] >= expected[2]
+
+
+def test_a_timeout_says_what_stood_still() -> None:
+    host = loading()
+    result = wait(host, timeout="200")
+    assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "timeout")
+    assert {item["signal"] for item in result["diagnosis"]["stalled"]} >= {"log", "cpu"}
+    assert [process["rank"] for process in result["diagnosis"]["processes"]][1:3] == ["TP0", "TP1"]
+
+
+def test_full_utilisation_at_idle_power_is_a_collective_that_hangs() -> None:
+    host = loading(TP0="spinning", TP1="spinning")
+    host.gpu = GpuView(
+        gpus=(
+            GpuState(0, "GPU-a", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 100.0, 91.2, 600.0, 81234.0),
+            GpuState(1, "GPU-b", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 0.0, 30.0, 600.0, 81234.0),
+        )
+    )
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("hung", "collective_hang")
+    assert "GPU 0 at 100 % with 91 of 600 W" in result["msg"]
+    assert "NCCL_P2P" in result["diagnosis"]["remedy"]
+    assert [gpu["index"] for gpu in result["diagnosis"]["gpus"]] == [0, 1]
+    assert len(host.gpu_questions) < 40, "nvidia-smi is expensive"
+    assert min(host.gpu_questions) > 1050.0, "and not needed while the rest moves"
+
+
+def test_gpu_memory_that_grows_is_progress() -> None:
+    host = loading(TP0="spinning")
+    for second in range(60, 1100, 60):
+        host.at(second, lambda second=second: host.set(gpu=GpuView(apps={91: 100.0 * second, 4711: 1.0}))())  # type: ignore[misc]
+    host.at(1200.0, host.serve)
+    assert wait(host)["ready"]
+
+
+def test_gpu_memory_of_others_is_none() -> None:
+    host = loading(TP0="spinning")
+    for second in range(60, 1100, 60):
+        host.at(second, lambda second=second: host.set(gpu=GpuView(apps={4711: 100.0 * second}))())  # type: ignore[misc]
+    assert wait(host)["state"] == "hung"
+
+
+def test_a_driver_that_does_not_answer_is_told() -> None:
+    host = loading()
+    host.gpu = GpuView(silent_for=120.0)
+    result = wait(host)
+    assert "nvidia-smi has not answered for 120 s: the GPU driver is stuck" in result["msg"]
+
+
+def test_a_gpu_fault_explains_a_server_that_hangs() -> None:
+    host = loading()
+    host.kernel = ["NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."]
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["id"]) == ("hung", "XID79")
+
+
+def test_a_frozen_unit_is_named() -> None:
+    host = loading()
+    host.is_frozen = True
+    result = wait(host)
+    assert "systemctl thaw sglang-x.service" in result["msg"]
+
+
+def test_silence_after_the_ranks_began_to_connect() -> None:
+    host = loading()
+    host.log("Init torch distributed begin.")
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("hung", "F30", "stalled")
+
+
+def test_samples_are_few() -> None:
+    host = loading(TP0="busy")
+    host.at(1000.0, host.serve)
+    wait(host)
+    assert host.sampled <= 1010
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        pytest.param({"stall_timeout": 61.0, "timeout": "60"}, ("stall_timeout 61", "timeout 60"), id="stall"),
+        pytest.param({"spin_timeout": 61.0, "timeout": "60"}, ("spin_timeout 61", "timeout 60"), id="spin"),
+        pytest.param({"stall_timeout": -1.0}, ("stall_timeout", "-1"), id="negative"),
+        pytest.param({"spin_timeout": float("nan")}, ("spin_timeout", "nan"), id="no number"),
+    ],
+)
+def test_hang_timeouts_that_cannot_be_used(params: dict[str, t.Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(OptionError) as error:
+        options_from({**PARAMS, **params})
+    assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize("timeout", ["60", "auto"])
+def test_the_defaults_of_the_hang_timeouts_fit_every_timeout(timeout: str) -> None:
+    options = options_from({**PARAMS, "timeout": timeout})
+    assert (options.stall_timeout, options.spin_timeout) == (300.0, 600.0)
