@@ -28,8 +28,12 @@ description:
   - In check mode it observes once and generates nothing.
 notes:
   - Needs root, or the group C(systemd-journal) for the journal. Who owns the port is found without root on cgroup v2.
-  - Telling a hung server from a loading one is not part of this release. O(stall_timeout) and O(spin_timeout) are taken and have no
-    effect yet, which a warning says.
+  - "A server that is not ready yet counts as progressing when one of these moves: its log, the CPU, I/O and memory of its processes, GPU
+    memory (where C(nvidia-smi) exists), compilers at work, engine processes that come or go, and answers that pass the checks. Own
+    probes, access lines, health checks, a line that comes again word for word, a heartbeat's few percent of CPU and polls by a router or
+    Prometheus are no progress."
+  - A server that waits at its gate (C(--gated-launch-port)) is in the phase V(waiting_at_gate) and never hung, and neither is a follower,
+    since whom they wait for is not on this host. O(wait=false) looks once and cannot tell.
   - On a follower (O(settings) or the command line has a node rank above 0) HTTP proves nothing. Its unit, its markers and its processes
     are judged; the rest is asked of O(leader).
   - On a connection by SSH whose arguments set no C(ServerAliveInterval), the task uses a connection of its own that notices within 20
@@ -124,10 +128,16 @@ options:
     type: str
     default: "1350"
   stall_timeout:
-    description: Seconds without any progress after which a server counts as hung. No effect in this release.
+    description:
+      - Seconds without any progress after which a server counts as hung, 300 by default; V(0) switches it off.
+      - Once the server has said that it is up, its CPU is no progress, since an idle scheduler spins.
+      - A value above O(timeout) is refused.
     type: float
   spin_timeout:
-    description: Seconds with progress of the CPU alone after which a server counts as hung. No effect in this release.
+    description:
+      - Seconds with progress of the CPU alone, and no compiler at work, after which a server counts as hung, 600 by default;
+        V(0) switches it off.
+      - A value above O(timeout) is refused.
     type: float
   max_restarts:
     description: Automatic restarts that are tolerated while waiting.
@@ -210,7 +220,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: One of V(ready), V(loading), V(crashed), V(crash_loop), V(stopping), V(stopped), V(not_found), V(follower).
+  description: One of V(ready), V(loading), V(hung), V(crashed), V(crash_loop), V(stopping), V(stopped), V(not_found), V(follower).
   returned: always
   type: str
   sample: ready
@@ -386,7 +396,10 @@ diagnosis:
         - After a timeout, the row that fits what the log says, while RV(diagnosis.cause) stays V(timeout).
       type: str
     cause:
-      description: The cause in one word, such as V(port_conflict). V(exception) when no row fits an exception.
+      description:
+        - The cause in one word, such as V(port_conflict). V(exception) when no row fits an exception.
+        - Of a hung server it is V(stalled) (nothing moved), V(spinning) (only the CPU moved), V(collective_hang) (GPUs at full utilisation
+          and idle power), V(deaf) (it accepts connections and never answers), or a GPU fault of the kernel's log.
       type: str
     summary:
       description: The cause in a sentence. For an unknown exception its last line and the frame of SGLang that raised it.
@@ -408,6 +421,72 @@ diagnosis:
       description: What the log and the kernel also said without it being the cause.
       type: list
       elements: str
+    stalled:
+      description: Each signal of progress, the one that stood still longest first. For a server that hung or took too long.
+      type: list
+      elements: dict
+      contains:
+        signal:
+          description: V(log), V(cpu), V(io), V(memory), V(gpu_memory), V(compilers), V(processes) or V(answers).
+          type: str
+        since_s:
+          description: Seconds since it moved last.
+          type: float
+        last:
+          description: What was seen last, such as the last line of the log.
+          type: str
+    processes:
+      description: What each process of the server did. For a server that hung or took too long.
+      type: list
+      elements: dict
+      contains:
+        role:
+          description: V(main), V(scheduler), V(detokenizer), V(data_parallel_controller), V(tokenizer_worker), V(compiler) or V(other).
+          type: str
+        rank:
+          description: The rank as its log lines have it, such as V(TP3 EP3).
+          type: str
+        pid:
+          description: Process id.
+          type: int
+        state:
+          description: State letter of proc(5) and its meaning, such as C(T) with "stopped by a signal".
+          type: str
+        wchan:
+          description: The kernel function that its main thread sleeps in; empty when it runs.
+          type: str
+        cpu_percent:
+          description: Percent of one core over the last seconds; V(null) when not known.
+          type: float
+        rss_bytes:
+          description: Resident memory.
+          type: int
+        last_line:
+          description: The last line that it logged.
+          type: str
+    gpus:
+      description: The server's GPUs, where C(nvidia-smi) exists. For a server that hung or took too long.
+      type: list
+      elements: dict
+      contains:
+        index:
+          description: Number of the GPU.
+          type: int
+        name:
+          description: Name of the card.
+          type: str
+        utilization_percent:
+          description: Share of the time in which a kernel ran. Near 100 at idle power, it is a collective that hangs.
+          type: float
+        power_w:
+          description: Power drawn.
+          type: float
+        power_limit_w:
+          description: Power limit.
+          type: float
+        memory_used_mib:
+          description: Memory in use.
+          type: float
     exit:
       description: How the main process ended.
       type: str
