@@ -287,8 +287,6 @@ class ExportParser:
     bytes is passed over and counted in `malformed`, as is anything that is no field.
     """
 
-    # What nearly all entries are: fields of one line each.
-    _PLAIN = re.compile(rb"(?:[A-Z0-9_]+=[^\n]*\n)+\n")
     _NAME = re.compile(rb"[A-Z0-9_]{1,64}")
 
     def __init__(self, *, longest: int = 4 * 1024 * 1024) -> None:
@@ -308,11 +306,13 @@ class ExportParser:
         found: list[dict[str, str]] = []
         at = 0
         while True:
-            plain = None if self._spoilt else self._PLAIN.match(data, at)
-            if plain is not None:
-                found.append(self._lines(data[at : plain.end() - 2]))
-                at = plain.end()
-                continue
+            end = -1 if self._spoilt else data.find(b"\n\n", at)
+            if end >= 0:
+                fields = self._plain(data[at:end])
+                if fields is not None:
+                    found.append(fields)
+                    at = end + 2
+                    continue
             spoilt, before = self._spoilt, at
             at = self._pass_over(data, at) if spoilt else self._any(data, at, found)
             if at == before and self._spoilt is spoilt:
@@ -328,9 +328,13 @@ class ExportParser:
         return self.feed(b"\n" if self._rest.endswith(b"\n") else b"\n\n") if self._rest else []
 
     @staticmethod
-    def _lines(block: bytes) -> dict[str, str]:
+    def _plain(block: bytes) -> dict[str, str] | None:
+        """What nearly all entries are: fields of one line each. None: this one has others, whose line has no "="."""
         pairs = [line.split("=", 1) for line in block.decode("utf-8", "replace").split("\n")]
-        fields: dict[str, str] = dict(pairs)  # each line has its "="
+        try:
+            fields: dict[str, str] = dict(pairs)
+        except ValueError:
+            return None
         if len(fields) < len(pairs):
             for name in fields:
                 fields[name] = "\n".join(value for key, value in pairs if key == name)

@@ -64,6 +64,7 @@ _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: [A-Z_]+\
 # systemd 248 on, where the process changes).
 _BAR = re.compile(r"[^\[\]{}]{0,80}\d+%[^\[\]{}]{0,80}\|[^\[\]{}]{0,40}\[[^\[\]{}]{0,60}\](?=\[\d{4}-\d\d-\d\d )")
 _UVICORN_LEVEL = re.compile(r"(?:INFO|WARNING|ERROR|CRITICAL): {2,}")
+_UVICORN_LEVELS = ("INFO:", "WARNING:", "ERROR:", "CRITICAL:")
 _ACCESS = re.compile(r'\S+ - "(?:GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) [^"]*" \d{3}\b')
 # The prefill of a health check: one sequence, one new token (there is a line for every idle /health).
 _HEALTH = re.compile(
@@ -188,7 +189,7 @@ def _split(message: str) -> tuple[str, str, str]:
     """(writer, rank, text); the writer is `sglang`, `uvicorn` (with or without SGLang's prefix), or "" for anything else."""
     match = _PREFIX.match(message)
     rank, text = (match.group(1).strip(), message[match.end() :]) if match else ("", message)
-    level = _UVICORN_LEVEL.match(text)
+    level = _UVICORN_LEVEL.match(text) if text.startswith(_UVICORN_LEVELS) else None
     if level:
         return "uvicorn", rank, text[level.end() :]
     return "sglang" if match else "", rank, text
@@ -398,9 +399,11 @@ class StartupLog:
 
     def feed(self, entry: Entry) -> None:
         """Take one entry into account. Any text is fine."""
+        # Plain comparisons instead of calls here and below: there may be thousands of lines a second.
         at_us = entry.monotonic_us
         self.lines += 1
-        self.last_us = max(self.last_us, at_us)
+        if at_us > self.last_us:
+            self.last_us = at_us
         if not self._spans:
             self._spans.append(("starting", at_us))
             self.last_progress_us = max(self.last_progress_us, at_us)
@@ -411,8 +414,12 @@ class StartupLog:
             return
         if len(self.pids) < _PIDS:
             self.pids.add(entry.pid)
-        # Most entries are one line; native journal clients may log several in one.
-        for line in entry.message.split("\n"):
+        message = entry.message
+        if "\n" not in message:
+            self._feed_line(message, entry.pid, at_us)
+            return
+        # Native journal clients may log several lines in one entry.
+        for line in message.split("\n"):
             self._feed_line(line, entry.pid, at_us)
 
     def _feed_manager(self, entry: Entry) -> None:
@@ -428,7 +435,7 @@ class StartupLog:
             )
 
     def _feed_line(self, line: str, pid: int, at_us: int) -> None:
-        if "%" in line[:200]:
+        if line.find("%", 0, 200) >= 0:
             line = _BAR.sub("", line, count=1)
         writer, rank, text = _split(line)
         if writer:
@@ -437,15 +444,17 @@ class StartupLog:
                     self._note_clue(text, "log", rank, pid, at_us)
                 return
             self._close_trace(pid)
-        if line.strip():
+        blank = not line or line.isspace()
+        if not blank:
             self._tail.append(line[:_TAIL_WIDTH])
             self.last_line = text[:_CLUE_WIDTH]
         remaining = self.draining.remaining if self.draining else None
         if not self._feed_trace(line, text, rank, pid, at_us):
             self._note_clue(text, "log", rank, pid, at_us)
             self._feed_marker(writer, line, text, rank, pid, at_us)
-        if line.strip() and not (remaining is not None and self.draining and self.draining.remaining == remaining):
-            self.last_progress_us = max(self.last_progress_us, at_us)
+        told_again = remaining is not None and self.draining is not None and self.draining.remaining == remaining
+        if at_us > self.last_progress_us and not blank and not told_again:
+            self.last_progress_us = at_us
 
     def _feed_marker(self, writer: str, line: str, text: str, rank: str, pid: int, at_us: int) -> None:
         if writer == "sglang":
@@ -458,7 +467,7 @@ class StartupLog:
                 self.argument_error = error.group(1)[:_TAIL_WIDTH]
 
     def _feed_trace(self, line: str, text: str, rank: str, pid: int, at_us: int) -> bool:
-        trace = self._open.get(pid)
+        trace = self._open.get(pid) if self._open else None
         if trace is not None:
             trace.add(line)
             self._note_exception(trace)
