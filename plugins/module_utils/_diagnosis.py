@@ -21,6 +21,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import
     KernelLine,
     kernel_faults,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._releases import flags
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import (
     CAUSE,
     CERTAIN,
@@ -28,7 +29,6 @@ from ansible_collections.specdec.serving.plugins.module_utils._signatures import
     SYMPTOM,
     WARNING,
     Signature,
-    flags,
     look_up,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import ExceptionInfo, StartupLog

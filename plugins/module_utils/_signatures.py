@@ -15,8 +15,6 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
-
 __all__ = [
     "CAUSE",
     "CERTAIN",
@@ -25,7 +23,6 @@ __all__ = [
     "SYMPTOM",
     "WARNING",
     "Signature",
-    "flags",
     "look_up",
 ]
 
@@ -48,7 +45,7 @@ class Signature:
     (`file:function`) of that exception's own traceback. `needles`: a line that fits holds one of them, which is what a line
     is tested for first. `where`: `log` anywhere in the output, `exception` in tracebacks only, `last` in the last line of a
     start that stands still, `manager` in what systemd logs, `exit` in `result NAME` or `exited|killed|dumped NUMBER`.
-    `summary` may use the named groups of `pattern`, `remedy` also the names of `flags`.
+    `summary` may use the named groups of `pattern`, `remedy` also the names of `_releases.flags`.
     """
 
     id: str
@@ -62,39 +59,6 @@ class Signature:
     where: str = "log"
     frames: tuple[t.Pattern[str], ...] = ()
     needles: tuple[str, ...] = ()
-
-
-# --- spelling of flags ------------------------------------------------------------------------------------------------------
-
-#: Name -> (first release, spelling), newest first. From the parsers of the PyPI wheels 0.5.8 to 0.5.23. Between 0.5.14 and
-#: 0.5.19 the older names still work. In 0.5.14 and 0.5.15 the DFLASH worker heeds only the switch for all graphs.
-_FLAGS: t.Final[t.Mapping[str, tuple[tuple[tuple[int, int, int], str], ...]]] = {
-    "graph_max_bs": (((0, 5, 14), "--cuda-graph-max-bs-decode"), ((0, 0, 0), "--cuda-graph-max-bs")),
-    "decode_graph_off": (
-        ((0, 5, 16), "--cuda-graph-backend-decode disabled"),
-        ((0, 0, 0), "--disable-cuda-graph"),
-    ),
-    "prefill_graph_off": (
-        ((0, 5, 14), "--cuda-graph-backend-prefill disabled"),
-        ((0, 5, 10), "--disable-piecewise-cuda-graph"),
-        ((0, 0, 0), "--disable-cuda-graph"),
-    ),
-    "draft_window": (
-        ((0, 5, 12), "--speculative-draft-window-size"),
-        ((0, 0, 0), "--speculative-dflash-draft-window-size"),
-    ),
-    "draft_kv_cache_dtype": (((0, 5, 18), "--speculative-draft-kv-cache-dtype"), ((0, 0, 0), "--kv-cache-dtype")),
-    "attention_dp": (((0, 5, 22), "--attn-dp-size"), ((0, 0, 0), "--enable-dp-attention")),
-}
-
-
-def flags(release: str) -> dict[str, str]:
-    """How SGLang `release` spells what remedies name; an unknown release is taken for the newest one."""
-    try:
-        number = parse_release(release)
-    except ServerArgsError:
-        number = (999, 0, 0)
-    return {name: next(flag for first, flag in spellings if number >= first) for name, spellings in _FLAGS.items()}
 
 
 # --- the table --------------------------------------------------------------------------------------------------------------
@@ -229,7 +193,7 @@ _LOG_ROWS = (
         "gemm_failed",
         ("Error occurred when running GEMM!",),
         "a GEMM kernel failed (known for FP4 models with EAGLE on B300 in 0.5.12)",
-        "Use another SGLang release (0.5.11 worked), or another --fp4-gemm-backend.",
+        "Use another SGLang release (0.5.11 worked), or {other_fp4_backend}.",
         "#25563",
     ),
     _row(
@@ -245,7 +209,7 @@ _LOG_ROWS = (
         "illegal_memory_access",
         ("an illegal memory access was encountered", "cudaErrorIllegalAddress"),
         "a CUDA kernel accessed memory that is not its own",
-        "Set {prefill_graph_off} or {decode_graph_off} for the phase that fails, lower {graph_max_bs}, or choose another "
+        "Set {decode_graph_off} or {prefill_graph_off}, for the phase that fails, lower {graph_max_bs}, or choose another "
         "--attention-backend.",
         "#24361, z-lab/dflash#61, z-lab/dflash#146",
     ),
@@ -310,9 +274,19 @@ _LOG_ROWS = (
         "host_out_of_memory",
         ("scheduler died during initialization",),
         "a scheduler was killed (SIGKILL) while it started: mostly the kernel's OOM killer",
-        "Give the host more memory, or load with fewer threads (--model-loader-extra-config); see the kernel's log.",
+        "Give the host more memory, or load with fewer threads{fewer_loader_threads}; see the kernel's log.",
         "entrypoints/engine.py:2003",
         pattern=r"scheduler died during initialization \(exit code: -9\)",
+        level=SYMPTOM,
+    ),
+    _row(
+        "F36-older",
+        "host_out_of_memory",
+        ("Exit code: -9",),
+        "a scheduler was killed (SIGKILL) while it started: mostly the kernel's OOM killer",
+        "Give the host more memory, or load with fewer threads{fewer_loader_threads}; see the kernel's log.",
+        "entrypoints/engine.py:592 of 0.4.6, :900 of 0.5.9",
+        pattern=r"^Exit code: -9$",
         level=SYMPTOM,
     ),
     # -- files, models, arguments
@@ -382,7 +356,7 @@ _LOG_ROWS = (
         "quantization",
         ("Unknown quantization method:", "Quantization method specified in the model config"),
         "--quantization does not fit the model",
-        "Leave --quantization out, or set --speculative-draft-model-quantization unquant if it is the draft that differs.",
+        "Leave --quantization out, or {draft_unquantized} if it is the draft that differs.",
         "configs/model_config.py:2144,2153",
         pattern=r"Unknown quantization method:|Quantization method specified in the model config \(.*does not match",
     ),
@@ -427,7 +401,7 @@ _LOG_ROWS = (
         "internal_port_conflict",
         ("Port is already in use. dist_init_port=", "is already in use", "is not available in 30 seconds"),
         "a port that SGLang uses internally is taken, mostly by another instance",
-        "Give each instance its own --nccl-port and --dist-init-addr; with {attention_dp} a block of ports after it is used.",
+        "Give each instance its own {internal_ports}; with {attention_dp} a block of ports after it is used.",
         "server_args.py:838, utils/network.py:103, entrypoints/engine.py:1196",
         pattern=(
             r"Port is already in use\. dist_init_port=|engine_info_bootstrap_port\b.{0,40} is already in use"
@@ -594,11 +568,23 @@ _LOG_ROWS = (
         pattern=r"Subprocess (?P<name>\S+) \(pid=\d+\) crashed with exit code -(?P<number>\d+)",
         level=SYMPTOM,
     ),
+    _row(
+        "X9-older",
+        "child_died",
+        ("Child process unexpectedly failed with an exit code ",),
+        "a process of the server ended (wait status {number}), and this release goes on without it",
+        "Restart the unit. Wait status 6: see NCCL's or CUDA's lines before it; 7: /dev/shm is full; 9: the kernel's OOM killer; "
+        "11: a native library; 256 and above: see the traceback before.",
+        "entrypoints/engine.py:460 of 0.4.6",
+        pattern=r"^Child process unexpectedly failed with an exit code (?P<number>\d+)",
+        level=SYMPTOM,
+    ),
     # -- echoes
     _row(
         "E1",
         "child_failed",
-        ("Received sigquit from a child process", "SIGQUIT received. "),
+        # The shorter form: some 0.4 releases lack the last letter (#3460).
+        ("Received sigquit from a child proces", "SIGQUIT received. "),
         "a child process of the server failed and left no reason in the log",
         "See the kernel's log, and the lines before.",
         "entrypoints/engine.py:1978, managers/tokenizer_manager.py:4074",
@@ -607,11 +593,14 @@ _LOG_ROWS = (
     _row(
         "E2",
         "child_failed",
-        ("scheduler died during initialization",),
-        "a scheduler ended while it started (exit code {code})",
+        ("scheduler died during initialization", "scheduler is dead. Please check if there are relevant logs."),
+        "a scheduler ended while it started{code}",
         "See the lines of that rank before.",
-        "entrypoints/engine.py:2003",
-        pattern=r"scheduler died during initialization \(exit code: (?P<code>-?\w+)\)",
+        "entrypoints/engine.py:2003; :589 of 0.4.6, :897 of 0.5.9",
+        pattern=(
+            r"scheduler died during initialization(?P<code> \(exit code: -?\w+\))"
+            r"|^Rank \d+ scheduler is dead\. Please check if there are relevant logs\."
+        ),
         level=ECHO,
     ),
     _row(
@@ -661,7 +650,7 @@ _LOG_ROWS = (
         "draft_graph_off",
         ("Disable DFLASH draft cuda graph because",),
         "the DFlash draft runs without CUDA graphs, and slowly",
-        "See the reason in the line: mostly the draft's attention backend (--speculative-draft-attention-backend).",
+        "See the reason in the line: mostly the draft's attention backend ({draft_attention_backend}).",
         "speculative/dflash_worker_v2.py:721,731",
         level=WARNING,
     ),
@@ -846,6 +835,38 @@ _SYSTEMD_ROWS = (
         "Meet the condition that the line names, or take it out of the unit.",
         "systemd.unit(5)",
         pattern=r"was skipped because .*condition check|Condition check resulted in .* being skipped|^Assertion failed for ",
+        where="manager",
+    ),
+    _row(
+        "SD-dependency",
+        "dependency_failed",
+        ("Dependency failed for ",),
+        "systemd did not start it: a unit that it requires failed",
+        "Read why that unit failed, mend it, and start again; or take it out of Requires= and the like.",
+        "systemd.unit(5)",
+        pattern=r"^Dependency failed for ",
+        where="manager",
+    ),
+    _row(
+        "SD-environment",
+        "resources",
+        ("Failed to load environment files: ",),
+        "an EnvironmentFile of the unit cannot be read",
+        "Provide the file, or correct EnvironmentFile.",
+        "systemd.exec(5)",
+        pattern=r"Failed to load environment files: ",
+        level=CERTAIN,
+        where="manager",
+    ),
+    _row(
+        "SD-start-limit-hit",
+        "start_limit",
+        ("Start request repeated too quickly",),
+        "systemd gave up: too many starts in a short time",
+        "Read why the earlier starts failed, then `systemctl reset-failed` and start again.",
+        "systemd.unit(5); the result stays that of the last start",
+        pattern=r"Start request repeated too quickly",
+        level=SYMPTOM,
         where="manager",
     ),
 )

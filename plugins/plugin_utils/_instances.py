@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
+from ansible_collections.specdec.serving.plugins.module_utils._releases import Release, release_features
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import (
     ServerArgs,
     ServerArgsError,
@@ -41,9 +42,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd_quoting i
 __all__ = [
     "GPU_PROFILES",
     "InstancesError",
-    "Release",
     "instance_secrets",
-    "release_features",
     "resolve_engine",
     "resolve_instances",
     "unit_options",
@@ -172,33 +171,6 @@ class InstancesError(ValueError):
         self.errors = tuple(errors)
 
 
-@dataclass(frozen=True)
-class Release:
-    """What one SGLang release calls things. Empty = the release has no such thing."""
-
-    prefill_graph_off: Mapping[str, t.Any]
-    access_log_exclude: Mapping[str, t.Any]
-    jit_deepgemm_variable: str
-
-
-#: First release -> how it spells what the role sets by itself, newest first. Read from the PyPI wheels of 0.4.6, 0.5.4
-#: to 0.5.23: srt/server_args.py (from 0.5.20: srt/arg_groups/fields/{exec_,observability}.py), srt/environ.py.
-#: Between 0.5.14 and 0.5.19 --disable-piecewise-cuda-graph is a deprecated alias, from 0.5.20 on it is an error.
-_RELEASES: t.Final[Sequence[tuple[tuple[int, int, int], Mapping[str, t.Any]]]] = (
-    ((0, 5, 14), {"prefill_graph_off": {"cuda_graph_backend_prefill": "disabled"}}),
-    ((0, 5, 10), {"prefill_graph_off": {"disable_piecewise_cuda_graph": True}}),
-    (
-        (0, 5, 8),
-        {"access_log_exclude": {"uvicorn_access_log_exclude_prefixes": ["/health", "/ready", "/metrics"]}},
-    ),
-    ((0, 5, 4), {"jit_deepgemm_variable": "SGLANG_ENABLE_JIT_DEEPGEMM"}),
-    (
-        (0, 0, 0),
-        # Up to 0.5.9 the piecewise prefill graph is off unless --enable-piecewise-cuda-graph asks for it.
-        {"access_log_exclude": {}, "jit_deepgemm_variable": "SGL_ENABLE_JIT_DEEPGEMM", "prefill_graph_off": {}},
-    ),
-)
-
 #: With one of these set, the prefill graph is off already or the instance decides for itself.
 _PREFILL_GRAPH_DESTS = frozenset(
     {
@@ -210,19 +182,6 @@ _PREFILL_GRAPH_DESTS = frozenset(
         "enforce_piecewise_cuda_graph",
     }
 )
-
-
-def release_features(version: str) -> Release:
-    """Return how an SGLang release spells what the role sets.
-
-    :raises ServerArgsError: when ``version`` is no version.
-    """
-    number = parse_release(version)
-    found: dict[str, t.Any] = {}
-    for first, features in _RELEASES:
-        if number >= first:
-            found = {**features, **found}
-    return Release(**found)
 
 
 def _text(value: t.Any) -> str:
@@ -593,6 +552,11 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
         warnings.append(f"{name}: host {listen!r} listens on all addresses and no api_key is set: anybody may use it")
 
     has_key = raw.get("api_key") is not None or raw.get("admin_api_key") is not None
+    if has_key and not host.release.config_file:
+        errors.append(
+            f"{origin}: SGLang {host.version} takes keys only on its command line, where every user of the host sees them:"
+            " use 0.5.4 or newer, or leave api_key and admin_api_key out"
+        )
     credential = f"{host.config_dir}/credentials/{name}.yaml" if has_key else ""
     config_word: str | CredentialFile = CredentialFile(f"{name}.yaml") if host.credentials else credential
     argv: list[str | CredentialFile] = [

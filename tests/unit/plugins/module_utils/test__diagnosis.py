@@ -22,7 +22,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import 
 )
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry, clean
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
-from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES, WARNING, flags, look_up
+from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES, WARNING, look_up
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import StartupLog
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
 
@@ -253,6 +253,7 @@ SAMPLES: dict[str, list[Any]] = {
             "RuntimeError: Rank 3 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common",
         ]
     ],
+    "F36-older": [[f"{STAMP} Exit code: -9"]],
     "S1": [
         crash(NONE, WORKER, REPLAY, BACKEND),
         crash("AttributeError: 'NoneType' object has no attribute 'copy_'", WORKER_V2, CAPTURE),
@@ -299,7 +300,9 @@ SAMPLES: dict[str, list[Any]] = {
     ],
     "X8": [crash("torch.AcceleratorError: CUDA error: unspecified launch failure")],
     "X9": [[f"{STAMP} Subprocess scheduler_3 (pid=91) crashed with exit code -6. Triggering SIGQUIT for cleanup..."]],
+    "X9-older": [[f"{STAMP} Child process unexpectedly failed with an exit code 9. pid=91"]],
     "E1": [
+        [f"{STAMP} Received sigquit from a child proces. It usually means the child failed."],
         [f"{STAMP} Received sigquit from a child process. It usually means the child failed."],
         [f"{STAMP} SIGQUIT received. signum=3, frame=None. It usually means one child failed."],
     ],
@@ -307,7 +310,8 @@ SAMPLES: dict[str, list[Any]] = {
         [
             "Traceback (most recent call last):",
             "RuntimeError: Rank 0 scheduler died during initialization (exit code: 1).",
-        ]
+        ],
+        [f"{STAMP} Rank 0 scheduler is dead. Please check if there are relevant logs."],
     ],
     "E3": [
         crash("torch.distributed.DistBackendError: ncclRemoteError: A call failed possibly due to a network error"),
@@ -342,7 +346,7 @@ SAMPLES: dict[str, list[Any]] = {
     },
 }
 #: Warnings and states that have tests of their own below.
-ELSEWHERE = {"F30", "F37", "W1", "W2", "SD-condition"}
+ELSEWHERE = {"F30", "F37", "W1", "W2", "SD-condition", "SD-dependency", "SD-environment", "SD-start-limit-hit"}
 _NAMED = [(id_, sample, f"{id_}-{n}") for id_, samples in SAMPLES.items() for n, sample in enumerate(samples)]
 _LOGGED = [item for item in _NAMED if isinstance(item[1], list)]
 CASES = [pytest.param(id_, sample, id=name) for id_, sample, name in _NAMED]
@@ -352,7 +356,7 @@ LOGGED = [pytest.param(id_, sample, id=name) for id_, sample, name in _LOGGED]
 FIRST = [
     pytest.param(id_, sample, id=name)
     for id_, sample, name in _LOGGED
-    if id_ not in ("E1", "E2", "E3", "X9", "F36", "F7", "F9", "F35")
+    if id_ not in ("E1", "E2", "E3", "X9", "X9-older", "F36", "F36-older", "F7", "F9", "F35")
     and ("hit an exception" in sample[0] or "Traceback" not in sample[0])
 ]
 # What the other ranks print when one has failed.
@@ -455,28 +459,6 @@ def test_frames_of_another_exception_of_the_chain_do_not_count() -> None:
 def test_the_remedy_speaks_the_installed_release(release: str, flag: str) -> None:
     found = diagnose(log=log_of(*crash(NONE, WORKER, REPLAY)), unit=KILLED, release=release)
     assert flag in found.remedy
-
-
-@pytest.mark.parametrize(
-    ("name", "release", "spelling"),
-    [
-        ("graph_max_bs", "0.5.13", "--cuda-graph-max-bs"),
-        ("graph_max_bs", "0.5.14", "--cuda-graph-max-bs-decode"),
-        ("graph_max_bs", "0.5.23+standin", "--cuda-graph-max-bs-decode"),
-        ("graph_max_bs", "", "--cuda-graph-max-bs-decode"),
-        ("graph_max_bs", "main", "--cuda-graph-max-bs-decode"),
-        ("prefill_graph_off", "0.5.9", "--disable-cuda-graph"),
-        ("prefill_graph_off", "0.5.12", "--disable-piecewise-cuda-graph"),
-        ("prefill_graph_off", "0.5.20", "--cuda-graph-backend-prefill disabled"),
-        ("draft_window", "0.5.11", "--speculative-dflash-draft-window-size"),
-        ("draft_window", "0.5.20", "--speculative-draft-window-size"),
-        ("draft_kv_cache_dtype", "0.5.18", "--speculative-draft-kv-cache-dtype"),
-        ("attention_dp", "0.5.21", "--enable-dp-attention"),
-        ("attention_dp", "0.5.22", "--attn-dp-size"),
-    ],
-)
-def test_spelling(name: str, release: str, spelling: str) -> None:
-    assert flags(release)[name] == spelling
 
 
 # --- what outranks what
@@ -616,15 +598,23 @@ def test_a_start_that_stands_still_where_the_ranks_connect() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "id_"),
     [
-        "sglang-x.service - SGLang x was skipped because of an unmet condition check (ConditionPathExists=/x).",
-        "Condition check resulted in SGLang x being skipped.",
-        "Assertion failed for SGLang x.",
+        (
+            "sglang-x.service - SGLang x was skipped because of an unmet condition check (ConditionPathExists=/x).",
+            "SD-condition",
+        ),
+        ("Condition check resulted in SGLang x being skipped.", "SD-condition"),
+        ("Assertion failed for SGLang x.", "SD-condition"),
+        ("Dependency failed for SGLang x.", "SD-dependency"),
+        ("sglang-x.service: Failed to load environment files: No such file or directory", "SD-environment"),
+        ("sglang-x.service: Start request repeated too quickly.", "SD-start-limit-hit"),
     ],
 )
-def test_a_condition_that_systemd_found_unmet(line: str) -> None:
-    assert diagnose(log=log_of(line, own=False), unit=UnitState()).id == "SD-condition"
+def test_what_systemd_says_of_a_start_that_it_refused(line: str, id_: str) -> None:
+    assert diagnose(log=log_of(line, own=False), unit=UnitState()).id == id_
+    # The same words in the server's own log are no word of systemd.
+    assert diagnose(log=log_of(f"{STAMP} {line}"), unit=UnitState()).id == ""
 
 
 # --- recorded

@@ -12,7 +12,6 @@ import pytest
 from ansible_collections.specdec.serving.plugins.plugin_utils._instances import (
     InstancesError,
     instance_secrets,
-    release_features,
     resolve_engine,
     resolve_instances,
 )
@@ -288,9 +287,10 @@ def test_access_log_excludes_can_be_taken_away() -> None:
     assert "--uvicorn-access-log-exclude-prefixes" not in item["argv"]
 
 
-def test_release_features_are_complete_for_any_release() -> None:
-    for version in ("0.0.1", "0.4.6", "0.5.4", "0.5.8", "0.5.10", "0.5.14", "1.2.3"):
-        assert release_features(version).jit_deepgemm_variable
+def test_a_release_without_config_file_takes_no_key() -> None:
+    text = faults(instance(api_key=KEY), version="0.4.6")
+    assert "SGLang 0.4.6 takes keys only on its command line" in text
+    assert KEY not in text
 
 
 def test_gpus_by_uuid_and_caches_by_driver_and_architecture() -> None:
