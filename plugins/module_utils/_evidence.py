@@ -55,7 +55,6 @@ from ansible_collections.specdec.serving.plugins.module_utils._redact import (
     Masker,
     is_secret_variable,
     mask_command,
-    redact,
     secret_words,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._runner import clean_environment, command_runner
@@ -621,9 +620,8 @@ class _Collector:
         commands = self._commands(state, processes)
         outputs = self._machine.run_all(commands, timeout=max(min(_COMMANDS_S, self._left() - _WRITING_S), 0.5))
         processes.sample_again()
-        secrets = self._secrets(outputs, processes)
-        self._masker = Masker(secrets)
-        self._add_verdict(secrets)
+        self._masker = Masker(self._secrets(outputs, processes))
+        self._add_verdict()
         self._add_processes(processes, outputs)
         self._add_outputs(outputs, state)
         self._add_environment(outputs, processes)
@@ -749,9 +747,10 @@ class _Collector:
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def _add_verdict(self, secrets: t.Iterable[str]) -> None:
+    def _add_verdict(self) -> None:
         kept = {key: value for key, value in self._result.items() if key not in ("resume", "changed")}
-        self._add("verdict.json", json.dumps(redact(kept, secrets), indent=2, sort_keys=True, default=str) + "\n")
+        # Masked before it is JSON, where a secret may be spelt another way.
+        self._add("verdict.json", json.dumps(self._masker.value(kept), indent=2, sort_keys=True, default=str) + "\n")
 
     def _add_processes(self, processes: _ProcessList, outputs: t.Mapping[str, Output]) -> None:
         self._add("processes.txt", processes.table() + "\n")

@@ -135,25 +135,31 @@ def is_secret_variable(name: str) -> bool:
     return name not in _PUBLIC_VARIABLES and _SECRET_VARIABLE.search(name) is not None
 
 
+def _escaped(text: str) -> set[str]:
+    return {
+        text,
+        json.dumps(text)[1:-1],
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        repr(text)[1:-1],
+        text.replace("\\", "\\\\").replace('"', '\\"'),
+        text.replace("\\", "\\\\").replace("'", "\\'"),
+    }
+
+
 def spellings(secret: str) -> set[str]:
-    """A secret as JSON, Python, a shell, a URL and systemd write it, and in base64."""
-    quoted = {
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        repr(secret)[1:-1],
+    """A secret as JSON, Python, a shell, a URL and systemd write it, twice over where one quotes the other, and in base64."""
+    once = {
+        *_escaped(secret),
         shlex.quote(secret),
-        secret.replace("\\", "\\\\").replace('"', '\\"'),
         "".join(f"\\x{ord(sign):02x}" if sign in " \t'\"\\" else sign for sign in secret),
         urllib.parse.quote(secret, safe=""),
         urllib.parse.quote_plus(secret),
     }
+    found = {again for text in once for again in _escaped(text)}
     raw = secret.encode("utf-8", "surrogateescape")
-    encoded = (
-        {base64.b64encode(raw).decode("ascii"), base64.urlsafe_b64encode(raw).decode("ascii")}
-        if len(raw) >= 8
-        else set()
-    )
-    return {secret, *quoted, *encoded}
+    if len(raw) >= 8:
+        found |= {base64.b64encode(raw).decode("ascii"), base64.urlsafe_b64encode(raw).decode("ascii")}
+    return found
 
 
 _WORD = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?!None\b|null\b)[^\s'"]+)"""
@@ -254,6 +260,21 @@ class Masker:
             text = "".join([*parts, text[done:]])
         # The only one that goes over lines.
         return _CREDENTIAL_LINES.sub(_mask, text) if "SetCredential" in text else text
+
+    def value(self, value: t.Any) -> t.Any:
+        """A whole structure of dicts, lists and strings; values under a secret argument's name are masked."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {
+                key: MASK
+                if isinstance(key, str) and key.replace("-", "_") in SECRET_ARGUMENTS and item
+                else self.value(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.value(item) for item in value]
+        return value
 
     @staticmethod
     def _line(line: str) -> str:

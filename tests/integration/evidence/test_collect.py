@@ -1,0 +1,87 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""`collect.yml` after a deployment that crashed, over SSH as a login user with sudo."""
+
+from __future__ import annotations
+
+import tarfile
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.specdec.serving.tests.integration.role.conftest import VARIABLES, Deployment, instance
+from ansible_collections.specdec.serving.tests.support.lab.client import Host
+
+KEY = "planted-api-key-0815"
+TOKEN = "planted-hugging-face-token"
+
+
+@pytest.fixture
+def deployment(evidence_host: Host, tmp_path: Path) -> t.Iterator[Deployment]:
+    broken = instance("broken", 32200, api_key=KEY)
+    broken["args"] = {**broken["args"], "no_such_flag": True}
+    broken["env"] = {**broken["env"], "HF_TOKEN": TOKEN}
+    made = Deployment(evidence_host, tmp_path, variables={**VARIABLES, "sglang_instances": [broken]})
+    made.hosts = {"crashing": {}, "well": {"sglang_instances": [instance("well", 32201)]}}
+    yield made
+    made.play("deploy.yml", sglang_state="absent")
+    evidence_host.exec(["sh", "-c", "rm -rf /var/lib/specdec/sglang/evidence/sglang-broken.service"])
+
+
+def contents(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        found = {}
+        for member in archive:
+            file = archive.extractfile(member)
+            assert file is not None
+            found[member.name] = file.read().decode()
+        return found
+
+
+def test_a_crash_is_collected_for_a_bug_report(deployment: Deployment, evidence_host: Host, tmp_path: Path) -> None:
+    failed = deployment.play("deploy.yml", "--limit", "crashing")
+    assert failed.returncode != 0
+    assert "specdec.serving.collect" in failed.failure("crashing")
+    # A second one, for which the unit starts anew.
+    assert deployment.play("deploy.yml", "--limit", "crashing").returncode != 0
+
+    play = deployment.play("collect.yml", collect_destination=str(tmp_path / "newest"))
+    assert play.returncode == 0, play.output
+    (path,) = (tmp_path / "newest").iterdir()
+    assert str(path) in play.output
+    assert "No failed start of well has left evidence on well." in play.output
+    assert "argument_error" in play.output
+    files = contents(path)
+    root = path.name.removesuffix(".tar.gz")
+    assert all(name.startswith((f"{root}/crashing/sglang-broken.service/", f"{root}/index.txt")) for name in files)
+    assert len([name for name in files if name.endswith("/verdict.json")]) == 1
+    assert any(
+        "unrecognized arguments: --no-such-flag" in text for name, text in files.items() if name.endswith("journal.txt")
+    )
+    everything = "\n".join([*files, *files.values(), play.output, failed.output])
+    assert KEY not in everything
+    assert TOKEN not in everything
+
+    play = deployment.play("collect.yml", collect_all=True, collect_destination=str(tmp_path / "all.tar.gz"))
+    assert play.returncode == 0, play.output
+    assert len([name for name in contents(tmp_path / "all.tar.gz") if name.endswith("/verdict.json")]) == 2
+
+    play = deployment.play("collect.yml", collect_instances="well", collect_destination=str(tmp_path / "none"))
+    assert play.returncode == 0, play.output
+    assert not (tmp_path / "none").exists()
+
+    # Had the masking on the host failed, the key would be found here.
+    folder = "/var/lib/specdec/sglang/evidence/sglang-broken.service"
+    script = (
+        f"cd {folder}; name=$(ls -1 *.tar.gz | tail -n 1); mkdir x; tar -C x -xzf $name; printf 'leak %s' '{KEY}' >>x/*/journal.txt;"
+        "tar -C x -czf $name $(ls x); rm -r x"
+    )
+    evidence_host.exec(["sh", "-c", script])
+    play = deployment.play("collect.yml", collect_destination=str(tmp_path / "leak"))
+    assert play.returncode != 0
+    assert "a key of the inventory stands in journal.txt" in play.failure("crashing")
+    assert KEY not in play.output
+    assert list((tmp_path / "leak").iterdir()) == []
