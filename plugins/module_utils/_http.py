@@ -9,10 +9,13 @@ honours proxy variables, and it follows redirects. A readiness probe must do non
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import http.client
 import io
 import json
+import os
 import select
 import socket
 import ssl
@@ -23,10 +26,41 @@ import typing as t
 MAX_BODY = 4 * 1024 * 1024
 # How often an abort is looked for while nothing arrives.
 _ABORT_POLL_S = 0.05
+# How long it may take to find out whether a server speaks TLS after all.
+_PROBE_S = 1.0
 
 
 class HttpError(Exception):
-    """No usable answer: refused, reset, deadline passed, too large, TLS failure, aborted."""
+    """No usable answer.
+
+    ``cause`` says why in one word: ``refused``, ``reset``, ``no_answer`` (nothing came before the deadline), ``slow_answer``
+    (not all of it), ``cut_answer``, ``huge_answer``, ``not_http``, ``not_json``, ``http_status``, ``redirected``,
+    ``tls_certificate``, ``tls_expected`` (plain HTTP was asked, TLS is spoken), ``tls_missing`` (the reverse), ``ca_path``,
+    ``aborted``; '' = none of these. ``tries``: after how many of them in a row nothing else is to be expected of this
+    server, 0 = never.
+    """
+
+    def __init__(self, text: str, cause: str = "") -> None:
+        super().__init__(text)
+        self.cause = cause
+
+    @property
+    def tries(self) -> int:
+        return _TRIES.get(self.cause, 0)
+
+
+# A certificate, or the lack of TLS, does not change while a server runs. Nor does what else it is instead of an SGLang,
+# but a single odd answer may come of a moment.
+_TRIES = {
+    "tls_certificate": 1,
+    "tls_expected": 1,
+    "tls_missing": 1,
+    "ca_path": 1,
+    "redirected": 3,
+    "not_http": 3,
+    "not_json": 3,
+    "huge_answer": 3,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +79,7 @@ class Response:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
             head = self.body[:120].decode("utf-8", "replace")
-            raise HttpError(f"the answer is not JSON ({error}); it begins with {head!r}") from error
+            raise HttpError(f"the answer is not JSON ({error}); it begins with {head!r}", "not_json") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +100,36 @@ class Endpoint:
         return f"{self.scheme}://{host}:{self.port}"
 
 
-class _DeadlineReader(io.RawIOBase):
-    """The receiving half of a socket that never blocks past ``deadline`` and ends early when ``abort`` says so."""
+class _Patience:
+    """Until when, and unless, a socket is waited for."""
 
-    def __init__(self, sock: socket.socket, deadline: float, abort: t.Callable[[], bool]) -> None:
-        self._sock = sock
+    def __init__(self, deadline: float, abort: t.Callable[[], bool]) -> None:
         self._deadline = deadline
         self._abort = abort
+        #: Bytes of the answer so far.
+        self.received = 0
+
+    def wait(self, sock: socket.socket, *, write: bool = False) -> None:
+        """Until the socket can be read or written; raises HttpError."""
+        while True:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                if self.received:
+                    raise HttpError(f"only {self.received} bytes of an answer before the deadline", "slow_answer")
+                raise HttpError("no answer before the deadline", "no_answer")
+            wanted = ([], [sock]) if write else ([sock], [])
+            if any(select.select(*wanted, [], min(left, _ABORT_POLL_S))):
+                return
+            if self._abort():
+                raise HttpError("given up, since the answer no longer matters", "aborted")
+
+
+class _DeadlineReader(io.RawIOBase):
+    """The receiving half of a non-blocking socket that is read with patience."""
+
+    def __init__(self, sock: socket.socket, patience: _Patience) -> None:
+        self._sock = sock
+        self._patience = patience
 
     def readable(self) -> bool:
         return True
@@ -80,18 +137,14 @@ class _DeadlineReader(io.RawIOBase):
     def readinto(self, buffer: t.Any) -> int:
         while True:
             # TLS may hold decrypted bytes that select() cannot see.
-            pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                raise HttpError("no complete answer before the deadline")
-            if not pending and not select.select([self._sock], [], [], min(left, _ABORT_POLL_S))[0]:
-                if self._abort():
-                    raise HttpError("given up, since the server's process ended")
-                continue
+            if not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0):
+                self._patience.wait(self._sock)
             try:
-                return self._sock.recv_into(buffer)
+                count = self._sock.recv_into(buffer)
             except (ssl.SSLWantReadError, BlockingIOError):
                 continue
+            self._patience.received += count
+            return count
 
 
 class _Connection:
@@ -108,11 +161,87 @@ def _tls(endpoint: Endpoint) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=endpoint.ca_path)
     except (OSError, ssl.SSLError) as error:
-        raise HttpError(f"ca_path {endpoint.ca_path!r} cannot be used: {error}") from error
+        raise HttpError(f"ca_path {endpoint.ca_path!r} cannot be used: {error}", "ca_path") from error
     if not endpoint.validate_certs:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def check_ca_path(ca_path: str) -> None:
+    """Raises HttpError when a file of certificate authorities cannot be used."""
+    _tls(Endpoint("localhost", 0, ca_path=ca_path))
+
+
+def _connect(endpoint: Endpoint, patience: _Patience) -> socket.socket:
+    """A connected, non-blocking socket."""
+    error: OSError = OSError(errno.EADDRNOTAVAIL, f"{endpoint.host!r} has no address")
+    host = endpoint.address or endpoint.host
+    for family, kind, protocol, _name, address in socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            code = sock.connect_ex(address)
+            if code == errno.EINPROGRESS:
+                patience.wait(sock, write=True)
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code == 0:
+                return sock
+            error = OSError(code, os.strerror(code))
+        except BaseException:
+            sock.close()
+            raise
+        sock.close()
+    raise error
+
+
+def _secured(sock: socket.socket, context: ssl.SSLContext, name: str, patience: _Patience) -> ssl.SSLSocket:
+    """The socket with TLS upon it; it takes the plain one over."""
+    secured = context.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
+    try:
+        while True:
+            try:
+                secured.do_handshake()
+            except ssl.SSLWantReadError:
+                patience.wait(secured)
+            except ssl.SSLWantWriteError:
+                patience.wait(secured, write=True)
+            else:
+                return secured
+    except BaseException:
+        secured.close()
+        raise
+
+
+def _send(sock: socket.socket, data: bytes, patience: _Patience) -> None:
+    view = memoryview(data)
+    while view:
+        patience.wait(sock, write=True)
+        with contextlib.suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError, BlockingIOError):
+            view = view[sock.send(view) :]
+
+
+def _speaks_tls(endpoint: Endpoint, patience: _Patience) -> bool:
+    """Whether a TLS handshake succeeds, whatever the certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        _secured(_connect(endpoint, patience), context, endpoint.host, patience).close()
+    except (OSError, HttpError):
+        return False
+    return True
+
+
+def _speaks_plainly(endpoint: Endpoint, patience: _Patience) -> bool:
+    """Whether plain HTTP is answered by something that begins like HTTP."""
+    try:
+        with _connect(endpoint, patience) as sock:
+            _send(sock, b"GET / HTTP/1.0\r\n\r\n", patience)
+            patience.wait(sock)
+            return sock.recv(5) == b"HTTP/"
+    except (OSError, HttpError):
+        return False
 
 
 def _never() -> bool:
@@ -135,7 +264,51 @@ def request(
     Raises HttpError with the reason in words when there is no complete answer.
     """
     started = time.monotonic()
-    deadline = started + timeout
+    patience = _Patience(started + timeout, abort)
+    try:
+        return _exchange(endpoint, method, path, payload=payload, patience=patience, max_body=max_body)
+    except HttpError as error:
+        found = error
+    except ssl.SSLCertVerificationError as error:
+        found = HttpError(f"the certificate is not trusted: {error.verify_message or error}", "tls_certificate")
+    except ssl.SSLError as error:
+        reason = error.reason or str(error)
+        if _speaks_plainly(endpoint, _Patience(time.monotonic() + _PROBE_S, abort)):
+            found = HttpError(f"the server speaks plain HTTP, and https was asked for (TLS: {reason})", "tls_missing")
+        else:
+            found = HttpError(f"TLS failed: {reason}", "not_http")
+    except http.client.HTTPException as error:
+        if patience.received:
+            incomplete = isinstance(error, http.client.IncompleteRead)
+            cause = "cut_answer" if incomplete else "not_http"
+            found = HttpError(f"the answer is {'incomplete' if incomplete else 'no HTTP'}: {_text(error)}", cause)
+        else:
+            found = _unanswered(endpoint, error, abort)
+    except ConnectionRefusedError as error:
+        found = HttpError(_text(error), "refused")
+    except (ConnectionResetError, BrokenPipeError) as error:
+        found = _unanswered(endpoint, error, abort) if not patience.received else HttpError(_text(error), "reset")
+    except (OSError, ValueError) as error:
+        found = HttpError(_text(error))
+    raise HttpError(f"{method} {endpoint.url}{path}: {found}", found.cause) from found
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _unanswered(endpoint: Endpoint, error: Exception, abort: t.Callable[[], bool]) -> HttpError:
+    """The connection was closed without a byte: so does a server that waits for TLS."""
+    if endpoint.scheme == "http" and _speaks_tls(endpoint, _Patience(time.monotonic() + _PROBE_S, abort)):
+        return HttpError("the server speaks TLS, and plain http was asked for", "tls_expected")
+    return HttpError(f"the connection was closed without an answer ({_text(error)})", "reset")
+
+
+def _exchange(
+    endpoint: Endpoint, method: str, path: str, *, payload: t.Any, patience: _Patience, max_body: int
+) -> Response:
+    """One request and its answer; raises what went wrong as it is."""
+    started = time.monotonic()
     body = b"" if payload is None else json.dumps(payload).encode("utf-8")
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     head = [f"{method} {path} HTTP/1.1", f"Host: {host}:{endpoint.port}", "Connection: close", "Accept: */*"]
@@ -143,43 +316,31 @@ def request(
         head.append(f"Authorization: Bearer {endpoint.api_key}")
     if payload is not None:
         head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    data = "\r\n".join([*head, "", ""]).encode("utf-8") + body
-    sock: socket.socket | None = None
+    context = _tls(endpoint) if endpoint.scheme == "https" else None
+    sock = _connect(endpoint, patience)
     try:
-        sock = socket.create_connection((endpoint.address or endpoint.host, endpoint.port), timeout=timeout)
-        if endpoint.scheme == "https":
-            sock = _tls(endpoint).wrap_socket(sock, server_hostname=endpoint.host)
-        sock.settimeout(max(deadline - time.monotonic(), 0.001))
-        sock.sendall(data)
-        reader = t.cast(socket.socket, _Connection(_DeadlineReader(sock, deadline, abort)))
+        if context is not None:
+            sock = _secured(sock, context, endpoint.host, patience)
+        _send(sock, "\r\n".join([*head, "", ""]).encode("utf-8") + body, patience)
+        reader = t.cast(socket.socket, _Connection(_DeadlineReader(sock, patience)))
         response = http.client.HTTPResponse(reader, method=method)
-        response.begin()
-        content = response.read(max_body + 1)
-        if len(content) > max_body:
-            raise HttpError(f"the answer has more than {max_body} bytes")
-        if response.length:
-            # read() with a limit does not raise IncompleteRead.
-            raise HttpError(f"the answer ended {response.length} bytes too early")
-        return Response(
-            status=response.status,
-            body=content,
-            elapsed=time.monotonic() - started,
-            content_type=response.getheader("Content-Type", "") or "",
-            location=response.getheader("Location", "") or "",
-        )
-    except HttpError as error:
-        raise HttpError(f"{method} {endpoint.url}{path}: {error}") from error
-    except ssl.SSLError as error:
-        reason = error.reason or str(error)
-        raise HttpError(
-            f"{method} {endpoint.url}{path}: TLS failed: {reason}. Is the server's scheme right?"
-        ) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        text = str(error) or type(error).__name__
-        raise HttpError(f"{method} {endpoint.url}{path}: {text}") from error
+        with contextlib.closing(response):
+            response.begin()
+            content = response.read(max_body + 1)
     finally:
-        if sock is not None:
-            sock.close()
+        sock.close()
+    if len(content) > max_body:
+        raise HttpError(f"the answer has more than {max_body} bytes", "huge_answer")
+    if response.length:
+        # read() with a limit does not raise IncompleteRead.
+        raise HttpError(f"the answer ended {response.length} bytes too early", "cut_answer")
+    return Response(
+        status=response.status,
+        body=content,
+        elapsed=time.monotonic() - started,
+        content_type=response.getheader("Content-Type", "") or "",
+        location=response.getheader("Location", "") or "",
+    )
 
 
-__all__ = ("MAX_BODY", "Endpoint", "HttpError", "Response", "request")
+__all__ = ("MAX_BODY", "Endpoint", "HttpError", "Response", "check_ca_path", "request")

@@ -1,9 +1,12 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Certificates for the rows with TLS, made with the openssl of the lab host: a CA of its own, and servers that it signed."""
+"""Certificates for tests with TLS, made with openssl: a CA of its own, servers that it signed, and one that signed itself."""
 
 from __future__ import annotations
+
+import subprocess
+from pathlib import Path
 
 from ansible_collections.specdec.serving.tests.support.lab.client import Host
 
@@ -13,7 +16,8 @@ _SCRIPT = r"""
 set -eu
 cd "$1"
 test ! -e done || exit 0
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt -days 30 -subj "/CN=matrix CA" 2>/dev/null
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.crt -days 30 -subj "/CN=matrix CA" \
+  -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
 : >index.txt
 echo 01 >serial
 cat >ca.conf <<'END'
@@ -27,6 +31,10 @@ default_md = sha256
 policy = any
 copy_extensions = copy
 unique_subject = no
+x509_extensions = leaf
+[leaf]
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
 [any]
 commonName = supplied
 END
@@ -51,4 +59,9 @@ def write_certificates(host: Host, folder: str) -> None:
     host.exec(["sh", "-c", _SCRIPT, "sh", folder])
 
 
-__all__ = ("write_certificates",)
+def make_certificates(folder: Path) -> None:
+    """Make them in *folder* on this machine."""
+    subprocess.run(["sh", "-c", _SCRIPT, "sh", str(folder)], check=True)
+
+
+__all__ = ("make_certificates", "write_certificates")
