@@ -10,8 +10,10 @@ True (passed), False (failed) or None (not known yet); only six times True is re
 from __future__ import annotations
 
 import dataclasses
+import signal
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._server_args import ALIASES
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
 
 READY = "ready"
@@ -59,14 +61,16 @@ def judge_unit(
     restarts_before: int = 0,
     max_restarts: int = 0,
     stop_requested: bool = False,
+    stop_logged: bool = False,
     ran: str = "",
 ) -> UnitJudgement:
     """Judge a unit by its systemd state.
 
     ``restarts_before`` is NRestarts when the wait began, ``stop_requested`` whether somebody asked systemd to stop
-    this invocation, ``ran`` an invocation that was seen before: systemd forgets one that ended well when nothing refers
-    to the unit (it is not enabled). ``loading`` here means "alive, the other gates decide". A unit that waits in ``auto-restart`` has
-    crashed, although systemd calls it ``activating`` (cases: ansible/ansible#24450, #35636).
+    this invocation (True also where that cannot be told; ``stop_logged`` only if systemd said so), ``ran`` an invocation
+    that was seen before: systemd forgets one that ended well when nothing refers to the unit (it is not enabled).
+    ``loading`` here means "alive, the other gates decide". A unit that waits in ``auto-restart`` has crashed, although
+    systemd calls it ``activating`` (cases: ansible/ansible#24450, #35636).
     """
     if unit.load_state != "loaded":
         return _not_loaded(unit)
@@ -95,6 +99,9 @@ def judge_unit(
     if unit.active_state == "failed":
         if unit.job:
             return UnitJudgement(LOADING, False, "the last start failed; a job of systemd is queued")
+        if stop_logged and unit.result == "signal" and unit.exec_main_status == signal.SIGKILL:
+            # SGLang up to 0.5.17 ends a drain so; systemd's own SIGKILL after its timeout gives the result "timeout".
+            return UnitJudgement(STOPPED, True, "the unit was stopped; its main process ended by SIGKILL", "stopped")
         return UnitJudgement(
             CRASHED, True, f"systemd result {unit.result}" + (f": {ended}" if ended else ""), _exit_cause(unit)
         )
@@ -231,7 +238,11 @@ HELD_SETTINGS = frozenset(
 )
 
 # Where several names mean one value in /server_info (0.5.23 spec.py:66-70: the block size is an alias).
-_RUNNING_ALIASES = {"speculative_dflash_block_size": "speculative_num_draft_tokens"}
+_RUNNING_ALIASES = {
+    # What is asked bears the newest name; older releases report the argument under theirs.
+    **{newest: older for older, newest in ALIASES.items()},
+    "speculative_dflash_block_size": "speculative_num_draft_tokens",
+}
 # Compared by the gate itself (the id in /v1/models), or deprecated actions that leave no value behind.
 _NOT_COMPARED = frozenset(("enable_dp_attention", "served_model_name"))
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -409,8 +420,11 @@ def generation_request(tokens: int, *, skip_tokenizer_init: bool = False) -> dic
     }
 
 
-def gate_generation(answer: t.Any, *, tokens: int, speculation: bool) -> Gate:
-    """The second half of gate 5: the answer to :func:`generation_request` is complete, and speculation took part."""
+def gate_generation(answer: t.Any, *, tokens: int, speculation: bool, counted: bool = True) -> Gate:
+    """The second half of gate 5: the answer to :func:`generation_request` is complete, and speculation took part.
+
+    ``counted``: whether this release tells the number of verify steps at all.
+    """
     meta = answer.get("meta_info") if isinstance(answer, dict) else None
     if not isinstance(meta, dict):
         return Gate("serving", False, f"/generate gave no meta_info: {str(answer)[:200]!r}", "generation_failed")
@@ -427,6 +441,8 @@ def gate_generation(answer: t.Any, *, tokens: int, speculation: bool) -> Gate:
     if not speculation:
         return Gate("serving", True, text)
     steps = meta.get("spec_verify_ct")
+    if steps is None and not counted:
+        return Gate("serving", True, f"{text}; this release does not tell how many verify steps that took")
     if not isinstance(steps, int) or steps < 2:
         detail = f"{text}, but spec_verify_ct is {steps!r}: speculation was asked for and did not run"
         return Gate("serving", False, detail, "speculation_not_exercised")

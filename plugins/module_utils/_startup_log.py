@@ -58,6 +58,8 @@ FIRED_UP = "The server is fired up and ready to roll!"
 
 # A phase only ever gives way to a later one; a draft that loads starts a second round of pools and graphs.
 _ORDER = {phase: index for index, phase in enumerate(PHASES)}
+# What such a second round consists of.
+_ROUND = ("allocating_kv_cache", "capturing_graphs")
 
 _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: [A-Z_]+\d+)*)\] ?")
 # A progress bar is not ended by a newline before 100 %, so another rank's line may follow it (journald splits them from
@@ -121,11 +123,16 @@ class ModelWeights:
 
 @dataclass(frozen=True)
 class PhaseSpan:
-    """One phase of the start. `start_us` on the monotonic clock; `duration_us` is None while it lasts."""
+    """One phase of the start. `start_us` on the monotonic clock; `duration_us` is None while it lasts.
+
+    `model` tells the rounds apart where a release goes through pools and graphs once for the `target`, and once for the
+    `draft` that it loads after them (up to 0.5.13); else it is "".
+    """
 
     phase: str
     start_us: int
     duration_us: int | None
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -375,10 +382,15 @@ class StartupLog:
     @property
     def timeline(self) -> list[PhaseSpan]:
         """All phases so far; the one that lasts has no duration."""
+        names = [phase for phase, _start in self._spans]
+        draft = names.index("loading_draft") if "loading_draft" in names else len(names)
+        in_rounds = draft < len(names) and any(name in _ROUND for name in names[:draft])
         spans: list[PhaseSpan] = []
         for index, (phase, start_us) in enumerate(self._spans):
             end_us = self._spans[index + 1][1] if index + 1 < len(self._spans) else self._end_us()
-            spans.append(PhaseSpan(phase, start_us, None if end_us is None else max(0, end_us - start_us)))
+            duration_us = None if end_us is None else max(0, end_us - start_us)
+            model = ("target" if index < draft else "draft") if in_rounds and phase in _ROUND else ""
+            spans.append(PhaseSpan(phase, start_us, duration_us, model))
         return spans
 
     def _end_us(self) -> int | None:

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import errno
 import re
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
-from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response
+from ansible_collections.specdec.serving.plugins.module_utils._http import (
+    Endpoint,
+    HttpError,
+    Response,
+    check_ca_path,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._hung import Machine, Situation, StallWatch
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
@@ -50,6 +56,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     judge_unit,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
+from ansible_collections.specdec.serving.plugins.module_utils._releases import reports_verify_steps
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import look_up
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
 from ansible_collections.specdec.serving.plugins.module_utils._starts import (
@@ -248,6 +255,11 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
     hang = {name: _hang_timeout(name, params, timeout) for name in ("stall_timeout", "spin_timeout")}
     if params["api_key"]:
         _check_key(params["api_key"], params)
+    if params["ca_path"] and params["scheme"] == "https":
+        try:
+            check_ca_path(params["ca_path"])
+        except HttpError as error:
+            raise OptionError(str(error)) from error
     return Options(
         unit=params["unit"],
         endpoint=Endpoint(
@@ -300,6 +312,8 @@ class PortView:
     owned: bool | None = None
     owners: tuple[str, ...] = ()
     source: str = ""
+    #: Where the unit listens on that port, when that is not where it should.
+    elsewhere: tuple[str, ...] = ()
 
 
 class Host(Machine):
@@ -425,12 +439,26 @@ _REMEDIES = {
     "wrong_model_path": "Correct model_path; a server of another model runs in this unit.",
     "settings_mismatch": "Restart the unit so that it runs what its file says, or correct the arguments.",
     "unauthorized": "Give the key that the server was started with as api_key.",
+    "wrong_address": "Give the host that the server was started with, or restart it with the one that is wanted.",
+    "port_not_permitted": "Give the instance a port above 1023, or its unit AmbientCapabilities=CAP_NET_BIND_SERVICE.",
+    "address_not_available": "Give the instance an address that this host has (`ip address`).",
+    "tls_certificate": "Give the authority that signed the certificate as ca_path, or a certificate for this host and time.",
+    "tls_expected": "Set scheme to https.",
+    "tls_missing": "Set scheme to http, or give the server --ssl-certfile and --ssl-keyfile.",
+    "redirected": "See what the unit starts: its answers are not those of an SGLang server.",
+    "not_http": "See what the unit starts: its answers are not those of an SGLang server.",
+    "not_json": "See what the unit starts: its answers are not those of an SGLang server.",
+    "huge_answer": "See what the unit starts: its answers are not those of an SGLang server.",
     "speculation_not_exercised": "Check the speculative arguments: the server answers without its draft model.",
     "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
     "timeout": "See the phase above: raise the timeout if it was still at work.",
 }
+
+
+#: Why a server could not bind its port, where that is no other server.
+_BIND_CAUSES = {errno.EACCES: "port_not_permitted", errno.EADDRNOTAVAIL: "address_not_available"}
 
 
 class Waiter:
@@ -456,6 +484,8 @@ class Waiter:
         self._early_identity = ""
         self._ready_path = "/ready"
         self._generation_failures = 0
+        #: The cause of the last answers that were none, and how many there were of it.
+        self._unusable_in_a_row = ("", 0)
         self._held_since: float | None = None
         self._held_engine: frozenset[EngineProcess] = frozenset()
         self._gates: dict[str, Gate] = {}
@@ -587,6 +617,7 @@ class Waiter:
             replaces=self._options.replaces,
             restarts_before=self._restarts_before,
             max_restarts=self._options.max_restarts,
+            stop_logged=self._stop_requested,
             # What cannot be read is no sign of a crash.
             stop_requested=self._stop_requested or bool(self._journal_error) or not self._unit.logs_to_journal,
             ran=self._watched[0],
@@ -823,7 +854,10 @@ class Waiter:
         if self._log.bind_failed and self._port.owned is not True and not self._node_rank():
             # uvicorn gives up for good after Errno 98; what it logs afterwards speaks of another server.
             self._diagnosed = diagnose(log=self._log, unit=self._unit, ended=False)
-            return self._finding(CRASHED, True, "port_conflict", self._conflict_text())
+            return self._finding(CRASHED, True, self._conflict_cause(), self._conflict_text())
+        if self._gates["port_owner"].cause == "wrong_address" and self._log.uvicorn_running:
+            # It listens where it was told to, and has said that this is all.
+            return self._finding(LOADING, True, "wrong_address", self._gates["port_owner"].detail)
         if self._gates["unit"].passed and self._gates["port_owner"].passed:
             finding = self._check_server()
             if finding is not None:
@@ -847,6 +881,13 @@ class Waiter:
                 f"nothing listens on port {self._options.endpoint.port}: the server says that it runs on {elsewhere}"
             )
             return Gate("port_owner", None, detail, "wrong_port")
+        if not port.listening and port.elsewhere:
+            asked = self._options.listen_host or "all addresses"
+            detail = (
+                f"nothing listens on port {self._options.endpoint.port} of {asked}: the server listens on"
+                f" {', '.join(port.elsewhere)}"
+            )
+            return Gate("port_owner", None, detail, "wrong_address")
         return gate_port_owner(
             port=self._options.endpoint.port,
             listening=port.listening,
@@ -878,9 +919,17 @@ class Waiter:
                 refused = str(error)
         raise OptionError(refused)
 
-    def _conflict_text(self) -> str:
-        held = "; ".join(self._port.owners) or "the process that held it has gone since"
+    def _conflict_cause(self) -> str:
         failed = self._log.bind_failed
+        return _BIND_CAUSES.get(failed.errno if failed else 0, "port_conflict")
+
+    def _conflict_text(self) -> str:
+        failed = self._log.bind_failed
+        held = "; ".join(self._port.owners) or "the process that held it has gone since"
+        if self._conflict_cause() == "port_not_permitted":
+            held = "its user may not"
+        elif self._conflict_cause() == "address_not_available":
+            held = "this host does not have the address"
         return (
             f"the server could not bind {failed.address}:{failed.port} (errno {failed.errno}): {held}"
             if failed
@@ -925,7 +974,9 @@ class Waiter:
         self._diagnosed = found
         if found.cause == "port_conflict":
             self._port = self._host.port(self._unit)
-            return self._finding(judged.state, True, found.cause, f"{self._conflict_text()}; {judged.detail}")
+            return self._finding(
+                judged.state, True, self._conflict_cause(), f"{self._conflict_text()}; {judged.detail}"
+            )
         if not found.id and not found.cause and log.argument_error:
             summary = f"SGLang refused its arguments: {log.argument_error} ({judged.detail})"
             return self._finding(judged.state, True, "argument_error", summary)
@@ -978,12 +1029,8 @@ class Waiter:
             if finding is not None:
                 return finding
         except HttpError as error:
-            self._gates.setdefault("identity", Gate("identity", None, str(error)))
-            self._gates["serving"] = Gate("serving", None, str(error))
-            self._dirty = True
-            self._let_go()
-            self._retry_http()
-            return None
+            return self._unusable(error)
+        self._unusable_in_a_row = ("", 0)
         if self._gates["serving"].passed is not True:
             return None
         self._stalls.answered("", self._host.monotonic(), proven=True)
@@ -1004,6 +1051,21 @@ class Waiter:
         if self._gates["stability"].passed is not True:
             return None
         return self._finding(FOLLOWER, True, "", "its own processes run; no leader was given to prove more")
+
+    def _unusable(self, error: HttpError) -> _Finding | None:
+        """An answer that was none. What cannot get better ends the wait."""
+        self._gates.setdefault("identity", Gate("identity", None, str(error), error.cause))
+        self._gates["serving"] = Gate("serving", None, str(error), error.cause)
+        self._dirty = True
+        self._let_go()
+        self._retry_http()
+        cause, count = self._unusable_in_a_row
+        count = count + 1 if error.cause == cause else 1
+        self._unusable_in_a_row = (error.cause, count)
+        # A follower asks its leader, of which it knows nothing else.
+        if error.tries and count >= error.tries and not self._node_rank():
+            return self._finding(LOADING, True, error.cause, str(error))
+        return None
 
     def _retry_http(self) -> None:
         if self._node_rank():
@@ -1059,9 +1121,7 @@ class Waiter:
             response = self._get(path)
             if response.status == 404 and path != paths[-1]:
                 continue
-            if response.status != 200:
-                raise HttpError(f"GET {path} answered {response.status}: {response.body[:200]!r}")
-            return response.json()
+            return _expect_200(path, response).json()
         raise HttpError("no path")
 
     def _identity(self) -> _Finding | None:
@@ -1075,9 +1135,7 @@ class Waiter:
             text = f"/v1/models answered {response.status}: the server wants a key, and {given}"
             self._gates["identity"] = Gate("identity", False, text, "unauthorized")
             return self._finding(LOADING, True, "unauthorized", text)
-        if response.status != 200:
-            raise HttpError(f"GET /v1/models answered {response.status}: {response.body[:200]!r}")
-        models = [str(item.get("id")) for item in _dicts(response.json(), "data")]
+        models = [str(item.get("id")) for item in _dicts(_expect_200("/v1/models", response).json(), "data")]
         model_info = _mapping(self._get_json("/model_info", "/get_model_info"))
         info = _mapping(self._get_json("/server_info", "/get_server_info"))
         self._secrets.update(
@@ -1150,14 +1208,15 @@ class Waiter:
     def _serving(self) -> bool:
         response = self._get(self._ready_path)
         if response.status == 404 and self._ready_path == "/ready":
-            # Before 0.5.20 only /health exists; it generates a token and takes a second.
-            self._ready_path = "/health"
+            # Before 0.5.20. This one generates a token and takes a second in every release; /health is 200 from the
+            # beginning in 0.4.6, and wherever SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is 0.
+            self._ready_path = "/health_generate"
             response = self._get(self._ready_path)
         if response.status == 200:
             self._gates["serving"] = Gate("serving", None, f"{self._ready_path} is 200")
             return True
         text = f"{self._ready_path} answers {response.status}: warming up, draining or unhealthy"
-        self._gates["serving"] = Gate("serving", None, text)
+        self._gates["serving"] = Gate("serving", None, text, "unhealthy" if self._log.fired_up else "")
         self._let_go()
         self._retry_http()
         return False
@@ -1179,7 +1238,12 @@ class Waiter:
             payload=payload,
         )
         if response.status == 200:
-            gate = gate_generation(response.json(), tokens=tokens, speculation=bool(algorithm))
+            gate = gate_generation(
+                response.json(),
+                tokens=tokens,
+                speculation=bool(algorithm),
+                counted=reports_verify_steps(self._release()),
+            )
         else:
             body = response.body[:300].decode("utf-8", "replace")
             gate = Gate("serving", False, f"/generate answered {response.status}: {body}", "generation_failed")
@@ -1267,7 +1331,9 @@ class Waiter:
             return _Finding(HUNG, True, found.cause, f"{found.summary}; {explained.summary}", found.remedy)
         summary = explained.summary + (f". The log says: {found.summary}" if found.summary else "")
         remedy = explained.remedy if explained.certain or not found.remedy else found.remedy
-        return _Finding(HUNG, True, explained.cause, summary, remedy)
+        # A line that nothing followed is as good a cause as silence.
+        by_silence = silence is not None and silence[0].id == found.id
+        return _Finding(HUNG, True, found.cause if by_silence else explained.cause, summary, remedy)
 
     def _compared(self, now: float) -> str:
         """How long earlier starts took, for a message."""
@@ -1397,6 +1463,7 @@ class Waiter:
                 "duration": round(
                     (max(until_us - span.start_us, 0) if span.duration_us is None else span.duration_us) / 1e6, 3
                 ),
+                **({"model": span.model} if span.model else {}),
             }
             for span in self._log.timeline
         ]
@@ -1448,8 +1515,16 @@ def _whole(value: t.Any) -> int:
 
 def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
     if not isinstance(value, dict):
-        raise HttpError(f"expected a JSON object, got {str(value)[:120]!r}")
+        raise HttpError(f"expected a JSON object, got {str(value)[:120]!r}", "not_json")
     return value
+
+
+def _expect_200(path: str, response: Response) -> Response:
+    if 300 <= response.status < 400:
+        raise HttpError(f"GET {path} is redirected to {response.location!r}; SGLang never does that", "redirected")
+    if response.status != 200:
+        raise HttpError(f"GET {path} answered {response.status}: {response.body[:200]!r}", "http_status")
+    return response
 
 
 def _dicts(value: t.Any, key: str) -> list[dict[str, t.Any]]:

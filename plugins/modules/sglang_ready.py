@@ -293,6 +293,11 @@ timeline:
     duration:
       description: Seconds it took, or has taken so far.
       type: float
+    model:
+      description: >-
+        V(target) or V(draft) for C(allocating_kv_cache) and C(capturing_graphs) where the release goes through them once per
+        model (SGLang up to 0.5.13, which loads the draft after the target's graphs); else absent.
+      type: str
 weights:
   description: One entry per model in order of loading.
   returned: always

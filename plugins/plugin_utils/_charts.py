@@ -53,10 +53,11 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
     verdict = _shown_state(result).upper()
     took = f", start took {duration(total)}" if total else ""
     lines = [f"{where}: {verdict}{took}"]
-    names = max((len(phase["phase"]) for phase in timeline), default=0)
-    for phase in timeline:
+    labels = [phase["phase"] + (f" ({phase['model']})" if phase.get("model") else "") for phase in timeline]
+    names = max((len(label) for label in labels), default=0)
+    for phase, label in zip(timeline, labels, strict=True):
         start, length = phase["start"], phase["duration"]
-        lines.append(f"  {phase['phase']:<{names}} {start:7.1f} +{length:6.1f} s |{bar(start, length, total, width)}")
+        lines.append(f"  {label:<{names}} {start:7.1f} +{length:6.1f} s |{bar(start, length, total, width)}")
     lines += ["  " + _weights_line(model) for model in result.get("weights") or ()]
     lines += [
         f"  {_GATE_SIGNS[gate.get('passed')]} {gate['name']}: {gate['detail']}" for gate in result.get("gates") or ()

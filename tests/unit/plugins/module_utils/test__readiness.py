@@ -64,6 +64,30 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
         pytest.param(unit(invocation_id=OLD), {"replaces": OLD}, "loading", False, "", id="not restarted yet"),
         pytest.param(dead(), {}, "crashed", True, "exited", id="exit code"),
         pytest.param(dead(2, 9, result="signal"), {}, "crashed", True, "signal", id="killed"),
+        pytest.param(
+            dead(2, 9, result="signal"),
+            {"stop_requested": True, "stop_logged": True},
+            "stopped",
+            True,
+            "stopped",
+            id="stopped, as SGLang up to 0.5.17 ends",
+        ),
+        pytest.param(
+            dead(2, 9, result="signal"),
+            {"stop_requested": True},
+            "crashed",
+            True,
+            "signal",
+            id="nobody knows of a stop",
+        ),
+        pytest.param(
+            dead(2, 11, result="core-dump"),
+            {"stop_requested": True, "stop_logged": True},
+            "crashed",
+            True,
+            "signal",
+            id="it fell over while it stopped",
+        ),
         pytest.param(dead(1, 203), {}, "crashed", True, "exec_failed", id="203/EXEC"),
         pytest.param(dead(result="start-limit-hit"), {}, "crashed", True, "start_limit", id="start limit"),
         pytest.param(dead(job=7), {"replaces": NEW}, "loading", False, "", id="failed, and a restart is queued"),
@@ -320,6 +344,25 @@ def test_compare_settings(
     assert unreported == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "reported", "held"),
+    [
+        pytest.param({"cuda_graph_max_bs_decode": 16}, {"cuda_graph_max_bs": 8}, False, id="up to 0.5.13"),
+        pytest.param(
+            {"speculative_draft_window_size": 64}, {"speculative_dflash_draft_window_size": 32}, False, id="0.5.11"
+        ),
+        pytest.param({"disable_cuda_graph": True}, {"disable_cuda_graph": False}, True, id="a plain flag"),
+    ],
+)
+def test_compare_settings_by_the_names_of_older_releases(
+    asked: dict[str, t.Any], reported: dict[str, t.Any], held: bool
+) -> None:
+    differences, unreported = compare_settings(asked, reported)
+    assert [(difference.name, difference.held) for difference in differences] == [(next(iter(asked)), held)]
+    assert unreported == []
+    assert compare_settings(asked, dict.fromkeys(reported, next(iter(asked.values())))) == ([], [])
+
+
 def test_compare_settings_names_what_the_server_does_not_report(server_info: dict[str, t.Any]) -> None:
     assert compare_settings({"no_such_argument": 1}, server_info)[1] == ["no_such_argument"]
 
@@ -412,6 +455,18 @@ def test_generation_is_greedy_exact_and_not_counted() -> None:
 def test_gate_generation(meta: t.Any, speculation: bool, passed: bool, cause: str) -> None:
     gate = gate_generation({"meta_info": meta}, tokens=17, speculation=speculation)
     assert (gate.passed, gate.cause) == (passed, cause)
+
+
+@pytest.mark.parametrize(
+    ("meta", "passed"),
+    [
+        pytest.param({"completion_tokens": 17}, True, id="0.4.6 tells no steps"),
+        pytest.param({"completion_tokens": 16}, False, id="all tokens must be there"),
+        pytest.param({"completion_tokens": 17, "spec_verify_ct": 0}, False, id="told and not done"),
+    ],
+)
+def test_gate_generation_of_a_release_that_does_not_count(meta: t.Any, passed: bool) -> None:
+    assert gate_generation({"meta_info": meta}, tokens=17, speculation=True, counted=False).passed is passed
 
 
 def test_gate_generation_takes_the_recorded_answer() -> None:

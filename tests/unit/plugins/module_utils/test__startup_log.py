@@ -460,16 +460,18 @@ def test_before_0_5_14_the_draft_loads_after_the_targets_graphs() -> None:
     lines += [ranked(0, "KV Cache is allocated. #tokens: 5, K size: 1.00 GB, V size: 1.00 GB")]
     lines += [ranked(0, "Capture draft cuda graph begin. This can take up to several minutes.")]
     lines += [ranked(0, "max_total_num_tokens=5, chunked_prefill_size=1")]
-    assert [(span.phase, span.start_us // MS) for span in log_of(lines).timeline] == [
-        ("starting", 0),
-        ("loading_weights", 1),
-        ("allocating_kv_cache", 2),
-        ("capturing_graphs", 5),
-        ("loading_draft", 7),
-        ("allocating_kv_cache", 8),
-        ("capturing_graphs", 10),
-        ("binding", 11),
+    assert [(span.phase, span.start_us // MS, span.model) for span in log_of(lines).timeline] == [
+        ("starting", 0, ""),
+        ("loading_weights", 1, ""),
+        ("allocating_kv_cache", 2, "target"),
+        ("capturing_graphs", 5, "target"),
+        ("loading_draft", 7, ""),
+        ("allocating_kv_cache", 8, "draft"),
+        ("capturing_graphs", 10, "draft"),
+        ("binding", 11, ""),
     ]
+    # Before the draft begins there is one round as far as anybody knows.
+    assert {span.model for span in log_of(lines[:7]).timeline} == {""}
 
 
 def test_overlapped_weight_loading_has_no_models() -> None:

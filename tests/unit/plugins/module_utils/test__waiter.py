@@ -585,11 +585,16 @@ def test_warming_up_is_not_ready_and_is_not_flooded_with_requests() -> None:
     assert host.requests.count("/ready") <= 20
 
 
-def test_a_release_without_ready_is_asked_for_its_health() -> None:
+def test_a_release_without_ready_is_asked_for_a_health_that_generates() -> None:
     host = ScriptedHost()
     host.serve()
     host.answers["/ready"] = (404, b"")
+    # In 0.4.6 it is 200 as soon as the port is open.
     host.answers["/health"] = (200, b"")
+    host.answers["/health_generate"] = (503, b"")
+    result = wait(host, generation_tokens=0, timeout="10")
+    assert (result["ready"], "/health" in host.requests) == (False, False)
+    host.answers["/health_generate"] = (200, b"")
     assert wait(host)["ready"]
 
 
@@ -1334,9 +1339,9 @@ def test_a_server_in_which_nothing_moves_is_hung() -> None:
 def test_a_slow_loader_is_loading(doing: str) -> None:
     """Silence with I/O or growing memory: nobody may give up on it before the timeout."""
     host = loading(TP1=doing)
-    host.at(1100.0, host.serve)
+    host.at(700.0, host.serve)
     result = wait(host)
-    assert (result["state"], result["elapsed"] >= 1100.0) == ("ready", True)
+    assert (result["state"], result["elapsed"] >= 700.0) == ("ready", True)
 
 
 def test_only_cpu_counts_as_life_until_the_spin_timeout() -> None:
@@ -1384,8 +1389,8 @@ def test_a_gate_is_never_hung() -> None:
     host = ScriptedHost()
     host.doing = dict.fromkeys(TWO_RANKS, "still")
     host.log("Gated launch waiting for activation")
-    result = wait(host, timeout="2000")
-    assert (result["state"], result["phase"], result["elapsed"] >= 2000) == ("loading", "waiting_at_gate", True)
+    result = wait(host, timeout="700")
+    assert (result["state"], result["phase"], result["elapsed"] >= 700) == ("loading", "waiting_at_gate", True)
 
 
 def test_the_clocks_go_on_over_slices() -> None:
@@ -1404,9 +1409,10 @@ def test_what_changed_between_two_slices_is_progress() -> None:
     result = wait(host, slice=200.0)
     host.doing[TWO_RANKS[0]] = "reading"
     host.pause(100.0)
-    # The sample of the gap is taken by the next slice.
+    host.doing[TWO_RANKS[0]] = "still"
+    # It stood still from 50 s on, but for what it did while nobody looked.
     result = wait(host, resume=json.loads(json.dumps(result["resume"])))
-    assert result["state"] == "ready" or result["elapsed"] >= 1350.0
+    assert (result["state"], 600.0 <= result["elapsed"] <= 602.0) == ("hung", True)
 
 
 def test_a_new_invocation_has_new_clocks() -> None:
@@ -1465,15 +1471,15 @@ def test_requests_of_others_are_progress() -> None:
 def test_an_idle_server_that_spins_is_ready_and_stays_so() -> None:
     host = deaf()
     host.answers["/generate"] = {"meta_info": {"completion_tokens": 4}}
-    result = wait(host, stable_for=1000.0, stall_timeout=5.0, spin_timeout=5.0)
-    assert (result["ready"], result["elapsed"] >= 1000.0) == (True, True)
+    result = wait(host, stable_for=100.0, stall_timeout=5.0, spin_timeout=5.0)
+    assert (result["ready"], result["elapsed"] >= 100.0) == (True, True)
 
 
 def test_a_server_that_is_up_elsewhere_is_not_hung() -> None:
     host = deaf()
     host.port_view = PortView()
-    result = wait(host)
-    assert (result["state"], result["elapsed"] >= 1350.0) == ("loading", True)
+    result = wait(host, timeout="40", stall_timeout=10.0, spin_timeout=20.0)
+    assert (result["state"], result["elapsed"] >= 40.0) == ("loading", True)
 
 
 @pytest.mark.parametrize("timeout", ["stall_timeout", "spin_timeout"])
@@ -1551,7 +1557,27 @@ def test_silence_after_the_ranks_began_to_connect() -> None:
     host = loading()
     host.log("Init torch distributed begin.")
     result = wait(host)
-    assert (result["state"], result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("hung", "F30", "stalled")
+    found = result["diagnosis"]
+    assert (result["state"], found["id"], found["cause"]) == ("hung", "F30", "collective_hang")
+
+
+def test_a_stopped_rank_explains_more_than_the_last_line() -> None:
+    host = loading()
+    host.letters = {TWO_RANKS[0]: "T"}
+    host.log("Init torch distributed begin.")
+    result = wait(host)
+    assert (result["diagnosis"]["id"], result["diagnosis"]["cause"]) == ("", "stalled")
+    assert "TP0 (pid 91) is stopped by a signal" in result["msg"]
+
+
+def test_a_stopped_process_explains_why_nothing_is_answered() -> None:
+    host = deaf()
+    host.doing["scheduler", ""] = "still"
+    host.letters = {("detokenizer", ""): "T"}
+    result = wait(host)
+    assert result["diagnosis"]["cause"] == "stalled"
+    assert "detokenizer (pid 92) is stopped" in result["msg"]
+    assert "has not answered POST /generate" in result["msg"]
 
 
 def test_samples_are_few() -> None:
