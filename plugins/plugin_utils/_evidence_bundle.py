@@ -73,6 +73,8 @@ def _members(file: Fetched) -> t.Iterator[tuple[str, bytes]]:
     """Name and content of each file in an archive, its first folder left out. Raises BundleError for what cannot be ours."""
     with tarfile.open(file.path, "r:gz") as archive:
         for count, member in enumerate(archive):
+            if member.isdir():
+                continue
             name = member.name.partition("/")[2]
             unsafe = not name or any(part in ("", ".", "..") for part in name.split("/"))
             if not member.isreg() or unsafe or member.size > _MOST_BYTES or count >= _MOST_FILES:
