@@ -14,6 +14,10 @@ export PATH := $(ROOT)/.venv/bin:$(PATH)
 
 # cpu_engine: the real SGLang on CPU. stand_in: a server that speaks and logs like it, and starts in a moment.
 ENGINE := cpu_engine
+# Of tests and measurements: a number to repeat a run, how many races, which rows of the bench. Empty = as ever.
+SEED := $(SPECDEC_SEED)
+RACES := $(SPECDEC_RACES)
+ROWS :=
 
 .PHONY: help
 help: ## list the targets
@@ -27,8 +31,18 @@ demo: $(LINK) ## deploy SGLang to a lab host on loopback and ask it something; E
 	ansible-playbook chat.yml -l ct200
 
 .PHONY: test
-test: $(LINK) ## run everything: lint, unit and integration tests, Molecule, the real engine
-	@$(TOOLCHAIN).tiers test
+test: $(LINK) ## run everything: lint, unit and integration tests, Molecule, the real engine; SEED= repeats
+	@SPECDEC_SEED=$(SEED) $(TOOLCHAIN).tiers test
+
+.PHONY: test-long
+test-long: $(LINK) ## run what takes longer: 1,000 restart races; SEED= and RACES= repeat or shorten
+	@SPECDEC_SEED=$(SEED) SPECDEC_RACES=$(RACES) $(TOOLCHAIN).tiers long
+
+.PHONY: bench
+bench: $(LINK) ## measure lags, CPU and false verdicts beside the usual ways to wait; SEED=, RACES=, ROWS="ID..."
+	@$(TOOLCHAIN).tiers bench
+	@PYTHONPATH=.collections python -m ansible_collections.specdec.serving.tests.performance.bench \
+	  $(if $(SEED),--seed $(SEED)) $(if $(RACES),--races $(RACES)) $(if $(ROWS),--rows $(ROWS))
 
 .PHONY: lint
 lint: $(LINK) ## check style, types, documentation and Ansible's own rules

@@ -26,9 +26,16 @@ from ansible_collections.specdec.serving.tests.support.lab.client import Host, L
 from ansible_collections.specdec.serving.tests.support.observer import host as observer_host
 from ansible_collections.specdec.serving.tests.support.observer import races
 from ansible_collections.specdec.serving.tests.support.observer.task import play_argv, start
+from ansible_collections.specdec.serving.tests.support.observer.units import (
+    CHECKOUT,
+    ready_options,
+    server_command,
+    server_environment,
+    unit_file,
+)
 
 HOST = "bench"
-BUILD = observer_host.CHECKOUT / "build"
+BUILD = CHECKOUT / "build"
 FILE = BUILD / "bench.json"
 STARTS, CRASHES, QUIET_S, RACES, TASKS = 64, 72, 60.0, 1000, 5
 #: Starts side by side: few, since each is to be measured as if it were alone.
@@ -77,7 +84,6 @@ def measure_starts(host: Host, *, seed: int, wanted: t.Collection[str]) -> list[
         "starts": STARTS if "ready_lag_p95_s" in wanted else 0,
         "crashes": CRASHES if "crash_lag_p95_s" in wanted else 0,
         "quiet_s": QUIET_S if "wait_cpu_percent" in wanted else 0,
-        "source": observer_host.STAND_IN,
     }
     records = list(kept("starts", observer_host.drive(host, "starts", order)))
     broken = [record["why"] for record in records if record["kind"] == "broken"]
@@ -91,22 +97,15 @@ def task_returns(host: Host, number: int) -> list[float]:
 
     Host and controller share a kernel here, and so the monotonic clock.
     """
-    unit, truth = "sglang-bench-task.service", "/run/bench-task.truth"
-    environment = f"PYTHONPATH={observer_host.STAND_IN} STAND_IN_SCALE=0.01 STAND_IN_TRUTH={truth}"
-    command = (
-        "/usr/bin/python3 -m sglang.launch_server --model-path /models/stand-in-target --served-model-name kimi-k2.6"
-        " --port 32199 --tp-size 2 --ep-size 2 --disable-cuda-graph --speculative-algorithm DFLASH"
-        " --speculative-draft-model-path /models/stand-in-draft --speculative-dflash-block-size 8"
-    )
-    text = f"[Service]\nType=exec\nKillMode=mixed\nEnvironment={environment}\nExecStart={command}\n"
-    host.write_file(f"/etc/systemd/system/{unit}", text)
+    unit, port, truth = "sglang-bench-task.service", 32199, "/run/bench-task.truth"
+    environment = {**server_environment(truth), "STAND_IN_SCALE": "0.01"}
+    host.write_file(f"/etc/systemd/system/{unit}", unit_file(server_command(port=port), environment=environment))
     host.exec(["systemctl", "daemon-reload"])
     restart = {
         "name": "Restart",
         "ansible.builtin.systemd_service": {"name": unit, "state": "restarted", "no_block": True},
     }
-    settings = {"tp_size": 2, "ep_size": 2, "speculative_algorithm": "DFLASH", "speculative_dflash_block_size": 8}
-    options = {"unit": unit, "port": 32199, "model": "kimi-k2.6", "settings": settings, "timeout": "120"}
+    options = ready_options(unit=unit, port=port)
     ready = {"name": "Prove readiness", "specdec.serving.sglang_ready": options}
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -181,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         down([HOST])
     known = json.loads(FILE.read_text(encoding="utf-8"))["rows"]
-    say(f"\n{rows.table(known)}\n\n{FILE.relative_to(observer_host.CHECKOUT)} holds all of it")
+    say(f"\n{rows.table(known)}\n\n{FILE.relative_to(CHECKOUT)} holds all of it")
     met = sum(row.met for row in done)
     say(f"{met} of {len(done)} goals met, {len(wanted) - len(done)} not measured")
     return 0 if met == len(wanted) else 1

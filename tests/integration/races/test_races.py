@@ -16,12 +16,13 @@ import pytest
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError
 from ansible_collections.specdec.serving.tests.support.observer import host as observer_host
 from ansible_collections.specdec.serving.tests.support.observer import races
+from ansible_collections.specdec.serving.tests.support.observer.units import CHECKOUT
 
 pytestmark = pytest.mark.lab
 
 #: How many races: SPECDEC_RACES, or this.
 RACES = 100
-RECORDS = observer_host.CHECKOUT / "build" / "races.jsonl"
+RECORDS = CHECKOUT / "build" / "races.jsonl"
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs races on a lab host: several units side by side, each restarted again and again with every observer beside it.
 
-Reads ``{"races": [...], "lanes": N, "source": FOLDER}`` on stdin (races as `races.py` plans them, FOLDER that holds the
-stand-in's package) and writes one JSON line a race, as `races.judge` takes it. Race n runs on lane n % N. Needs root.
+Reads ``{"races": [...], "lanes": N}`` on stdin, races as `races.py` plans them, and writes one JSON line a race, as
+`races.judge` takes it. Race n runs on lane n % N. Needs root.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ import typing as t
 from ansible_collections.specdec.serving.tests.support.observer import baselines, waits
 from ansible_collections.specdec.serving.tests.support.observer.neighbour import Neighbour
 from ansible_collections.specdec.serving.tests.support.observer.races import INTERVALS, OURS, Action, Race
-from ansible_collections.specdec.serving.tests.support.observer.servers import (
+from ansible_collections.specdec.serving.tests.support.observer.servers import Order, Server, strike, systemctl
+from ansible_collections.specdec.serving.tests.support.observer.units import (
     MODEL,
     MODEL_PATH,
-    Order,
-    Server,
-    command,
-    strike,
-    systemctl,
+    STAND_IN,
+    server_command,
 )
 
 FIRST_PORT = 32000
@@ -46,11 +44,10 @@ _PREPARE_S, _TAIL_S, _SETTLE_S = 30.0, 0.7, 1.5
 class Lane:
     """One unit and its races, one after the other."""
 
-    def __init__(self, number: int, source: str) -> None:
+    def __init__(self, number: int) -> None:
         port = FIRST_PORT + number
-        self.server = Server(f"race-{number}", port, source)
-        self.survivor = Server(f"race-survivor-{number}", port, source, survives=True)
-        self.source = source
+        self.server = Server(f"race-{number}", port)
+        self.survivor = Server(f"race-survivor-{number}", port, survives=True)
 
     def run(self, race: Race) -> dict[str, t.Any]:
         server, other = (self.survivor, self.server) if race.survivor else (self.server, self.survivor)
@@ -74,9 +71,9 @@ class Lane:
             return None
         port = self.server.port
         if race.neighbour == "sglang":
-            environment = {**os.environ, "PYTHONPATH": self.source, "STAND_IN_SCALE": "0"}
+            environment = {**os.environ, "PYTHONPATH": STAND_IN, "STAND_IN_SCALE": "0"}
             process = subprocess.Popen(
-                command(port).split(), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                server_command(port=port).split(), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
@@ -264,7 +261,7 @@ def main() -> None:
     """Run all lanes side by side; leave nothing behind."""
     order = json.load(sys.stdin)
     todo = [Race.from_json(race) for race in order["races"]]
-    lanes = [Lane(number, order["source"]) for number in range(order["lanes"])]
+    lanes = [Lane(number) for number in range(order["lanes"])]
     servers = [server for lane in lanes for server in (lane.server, lane.survivor)]
     for server in servers:
         server.install()

@@ -9,15 +9,11 @@ import json
 import subprocess
 import sys
 import typing as t
-from pathlib import Path
 
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, up
 from ansible_collections.specdec.serving.tests.support.observer import races
+from ansible_collections.specdec.serving.tests.support.observer.units import CHECKOUT, COLLECTION, ROOT, VOLUMES
 
-CHECKOUT = Path(__file__).resolve().parents[3]
-ROOT = "/srv/specdec"
-COLLECTION = f"{ROOT}/ansible_collections/specdec/serving"
-STAND_IN = f"{COLLECTION}/tests/support/stand_in/src"
 #: Units side by side: two for each of a small machine's cores, since a race is mostly waiting.
 LANES = 6
 
@@ -27,11 +23,7 @@ def make(name: str) -> Host:
     subprocess.run(
         [sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
     )
-    volumes = [
-        f"{CHECKOUT / 'plugins'}:{COLLECTION}/plugins:ro",
-        f"{CHECKOUT / 'tests/support'}:{COLLECTION}/tests/support:ro",
-    ]
-    return up([name], volumes=volumes)[name]
+    return up([name], volumes=VOLUMES)[name]
 
 
 def drive(host: Host, driver: str, order: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
@@ -60,9 +52,9 @@ def race(
 ) -> t.Iterator[tuple[races.Race, dict[str, t.Any], races.Judgement]]:
     """Run so many races and judge each as it ends."""
     plan = races.plan(seed, number)
-    order = {"races": [one.to_json() for one in plan], "lanes": lanes, "source": STAND_IN}
+    order = {"races": [one.to_json() for one in plan], "lanes": lanes}
     for record in drive(host, "arena", order):
         yield plan[record["number"]], record, races.judge(record)
 
 
-__all__ = ("CHECKOUT", "COLLECTION", "LANES", "ROOT", "STAND_IN", "drive", "make", "race")
+__all__ = ("LANES", "drive", "make", "race")

@@ -25,9 +25,16 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState, show
 from ansible_collections.specdec.serving.tests.support.observer import baselines, truth
+from ansible_collections.specdec.serving.tests.support.observer.units import (
+    SETTINGS,
+    STAND_IN,
+    ready_options,
+    server_command,
+    server_environment,
+    unit_file,
+)
 
 FOLDER = Path("/run/observed")
-MODEL, MODEL_PATH = "kimi-k2.6", "/models/stand-in-target"
 # Seconds for a start that nothing is in the way of.
 _START_S = 30.0
 _KEPT_EVENTS = truth.ENDS | {"started", "ready", "port_bound", "bind_failed"}
@@ -46,32 +53,6 @@ socket.socket.bind = bind
 
 def systemctl(*words: str) -> None:
     _RUN(["systemctl", *words])
-
-
-def command(port: int, tp_size: int = 2) -> str:
-    """The command line of a server."""
-    return (
-        f"/usr/bin/python3 -m sglang.launch_server --model-path {MODEL_PATH} --served-model-name {MODEL} --port {port} "
-        f"--tp-size {tp_size} --ep-size {tp_size} --disable-cuda-graph --speculative-algorithm DFLASH "
-        "--speculative-draft-model-path /models/stand-in-draft --speculative-dflash-block-size 8"
-    )
-
-
-def unit_text(words: str, environment_file: Path, *lines: str) -> str:
-    return "\n".join(
-        [
-            "[Unit]",
-            "StartLimitIntervalSec=0",
-            "[Service]",
-            "Type=exec",
-            "LogRateLimitIntervalSec=0",
-            "TimeoutStopSec=20",
-            f"EnvironmentFile={environment_file}",
-            *lines,
-            f"ExecStart={words}",
-            "",
-        ]
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +77,6 @@ class Server:
 
     name: str
     port: int
-    source: str
     survives: bool = False
     tp_size: int = 2
     scale: float = 0.002
@@ -125,10 +105,13 @@ class Server:
         self.truth_file.write_text("")
         self.configure()
         # An empty variable is no word.
-        words, lines = f"{command(self.port, self.tp_size)} $ARGUMENTS", ["KillMode=mixed"]
+        words = f"{server_command(port=self.port, tp_size=self.tp_size)} $ARGUMENTS"
+        lines = ["LogRateLimitIntervalSec=0", "TimeoutStopSec=20", f"EnvironmentFile={self.environment_file}"]
         if self.survives:
-            words, lines = f"/bin/sh -c '{words} & exec sleep 1000'", ["KillMode=process"]
-        Path("/run/systemd/system", self.unit).write_text(unit_text(words, self.environment_file, *lines))
+            words = f"/bin/sh -c '{words} & exec sleep 1000'"
+            lines.append("KillMode=process")
+        text = unit_file(words, environment={}, service=lines)
+        Path("/run/systemd/system", self.unit).write_text(text)
 
     def configure(
         self,
@@ -143,12 +126,11 @@ class Server:
         # The watchdog of many idle servers would be the load of the machine.
         seconds = {"watchdog": 0.05, **(times or {})}
         values = {
-            "PYTHONPATH": f"{FOLDER}/share:{self.source}" if share else self.source,
-            "PYTHONUNBUFFERED": "1",
+            **server_environment(str(self.truth_file)),
+            "PYTHONPATH": f"{FOLDER}/share:{STAND_IN}" if share else STAND_IN,
             "STAND_IN_SCALE": str(self.scale),
             "STAND_IN_TIMES": json.dumps({step: value / self.scale for step, value in seconds.items()}),
             "STAND_IN_DRAIN_S": str(drain),
-            "STAND_IN_TRUTH": str(self.truth_file),
             "ARGUMENTS": arguments,
             **(environment or {}),
         }
@@ -157,15 +139,8 @@ class Server:
 
     def options(self, **changes: t.Any) -> dict[str, t.Any]:
         """The options of sglang_ready that fit it."""
-        settings = {
-            "tp_size": self.tp_size,
-            "ep_size": self.tp_size,
-            "disable_cuda_graph": True,
-            "speculative_algorithm": "DFLASH",
-            "speculative_dflash_block_size": 8,
-        }
-        known = {"unit": self.unit, "port": self.port, "model": MODEL, "model_path": MODEL_PATH, "settings": settings}
-        return {**known, **changes}
+        settings = {**SETTINGS, "tp_size": self.tp_size, "ep_size": self.tp_size}
+        return ready_options(unit=self.unit, port=self.port, settings=settings, **changes)
 
     def show(self) -> UnitState:
         return show(_RUN, self.unit)
@@ -242,4 +217,4 @@ def strike(group: str, whom: str, chance: random.Random) -> dict[str, t.Any] | N
     return note
 
 
-__all__ = ("FOLDER", "MODEL", "MODEL_PATH", "Order", "Server", "command", "strike", "systemctl")
+__all__ = ("FOLDER", "Order", "Server", "strike", "systemctl")

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Starts and crashes on a lab host, watched by every observer at the pace that people really use: for `make bench`.
 
-Reads ``{"seed": str, "lanes": N, "starts": N, "crashes": N, "quiet_s": S, "source": FOLDER}`` on stdin and writes one JSON
+Reads ``{"seed": str, "lanes": N, "starts": N, "crashes": N, "quiet_s": S}`` on stdin and writes one JSON
 line a measurement: ``kind`` start (``ready``: truth; ``wait``: what `waits.wait` gives; ``looks``: looks of the baselines that
 said something), crash (``ended``: truth) or quiet (CPU seconds of a wait for a server that only loads). Needs root.
 """
@@ -37,7 +37,8 @@ _LIMIT_S = 60.0
 _SETTLED_S = 5.0
 _QUIET_UNIT = "bench-wait"
 
-#: How a start dies: arguments that it refuses, or whom a signal hits and when (seconds, or an event of its truth).
+#: How a start dies: arguments that it refuses, a fault of the stand-in, or whom a signal hits and when (seconds, or an event
+#: of its truth).
 CRASHES: dict[str, dict[str, t.Any]] = {
     "unknown flag": {"arguments": "--no-such-flag"},
     "contradiction": {"arguments": "--speculative-num-draft-tokens 4"},
@@ -45,6 +46,17 @@ CRASHES: dict[str, dict[str, t.Any]] = {
     "main process killed while loading": {"whom": "main", "after": (0.3, 1.3)},
     "scheduler killed in warm-up": {"whom": "scheduler", "event": "port_bound"},
     "detokenizer killed in warm-up": {"whom": "detokenizer", "event": "port_bound"},
+    **{
+        fault: {"fault": fault}
+        for fault in (
+            "oom-load-target",
+            "weights-damaged",
+            "kv-cache-too-small",
+            "segfault",
+            "nccl-abort",
+            "rank-quits",
+        )
+    },
 }
 
 
@@ -130,7 +142,11 @@ def one_start(server: Server, chance: random.Random) -> dict[str, t.Any]:
 def one_crash(server: Server, name: str, chance: random.Random) -> dict[str, t.Any]:
     crash = CRASHES[name]
     server.end()
-    server.configure(times={"health": _HEALTH_S}, arguments=crash.get("arguments", ""))
+    server.configure(
+        times={"health": _HEALTH_S},
+        arguments=crash.get("arguments", ""),
+        environment={"STAND_IN_FAULT": crash["fault"]} if "fault" in crash else None,
+    )
     watched = Watched(server, intervals={"loop": baselines.INTERVALS["loop"]}, chance=chance)
     began = time.monotonic()
     after = chance.uniform(*crash["after"]) if "after" in crash else None
@@ -174,7 +190,7 @@ def quiet(server: Server, seconds: float) -> dict[str, t.Any]:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdin is None:
             raise RuntimeError("no pipe")
-        process.stdin.write(json.dumps(server.options(timeout="3600", spin_timeout=0, stall_timeout=3000)))
+        process.stdin.write(json.dumps(server.options(timeout="3600")))
         process.stdin.close()
         began = time.monotonic()
         time.sleep(_SETTLED_S)
@@ -201,11 +217,8 @@ def _cpu_seconds(unit: str) -> float:
 def main() -> None:
     """The quiet wait alone, then all lanes side by side; leave nothing behind."""
     order = json.load(sys.stdin)
-    lanes = [
-        Server(f"bench-{number}", FIRST_PORT + number, order["source"], scale=_SCALE)
-        for number in range(order["lanes"])
-    ]
-    still = Server("bench-quiet", FIRST_PORT + len(lanes), order["source"], tp_size=8, scale=_SCALE)
+    lanes = [Server(f"bench-{number}", FIRST_PORT + number, scale=_SCALE) for number in range(order["lanes"])]
+    still = Server("bench-quiet", FIRST_PORT + len(lanes), tp_size=8, scale=_SCALE)
     servers = [*lanes, still]
     for server in servers:
         server.install()

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -21,6 +22,8 @@ from ansible_collections.specdec.serving.tests.support.toolchain.runner import R
 
 #: The variable that carries a tier's seed to every step. Set it to repeat a run.
 SEED = "SPECDEC_SEED"
+#: The variable that says how many restart races are run.
+RACES = "SPECDEC_RACES"
 #: The variable that tells a Molecule scenario where its checks leave their JUnit file.
 JUNIT = "SPECDEC_JUNIT"
 
@@ -75,6 +78,9 @@ PREPARATIONS = (
     ),
 )
 
+#: What `make bench` needs.
+BENCH_NEEDS = ("environment", "lab image", "stand-in wheelhouse")
+
 #: Hosts that a person may be using while tests run.
 DEMO_HOSTS = {"ct200", "b300"}
 
@@ -125,6 +131,13 @@ def integration(*, seed: int) -> list[Step]:
     ]
 
 
+def long(*, seed: int) -> list[Step]:
+    """Return the steps of `make test-long`: what takes longer than `make test` may, one after the other where it is heavy."""
+    lab = ("environment", "lab image", "stand-in wheelhouse")
+    races = _pytest("long races", "tests/integration/races", seed=seed, needs=lab)
+    return [dataclasses.replace(races, environ={RACES: os.environ.get(RACES) or "1000"}, slots=2, limit_s=3600)]
+
+
 def molecule() -> list[Step]:
     """Return the steps of `make molecule`. A scenario counts as a test beside the checks that it makes on its hosts."""
     lab = ("environment", "lab image")
@@ -149,7 +162,8 @@ def tier_steps(tier: str, *, seed: int) -> list[Step]:
         "unit": lambda: unit(seed=seed),
         "integration": lambda: integration(seed=seed),
     }
-    tests = [step for name, steps in tiers.items() if tier in ("test", name) for step in steps()]
+    tests = long(seed=seed) if tier == "long" else []
+    tests += [step for name, steps in tiers.items() if tier in ("test", name) for step in steps()]
     return [*preparations({need for step in tests for need in step.needs}), *tests]
 
 
@@ -195,17 +209,17 @@ def _say(line: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a tier, or make what the demo needs; exit 0 if everything passed."""
+    """Run a tier, or make what the demo or the bench needs; exit 0 if everything passed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tier", choices=["lint", "unit", "integration", "molecule", "test", "demo"])
+    parser.add_argument("tier", choices=["lint", "unit", "integration", "molecule", "test", "long", "demo", "bench"])
     parser.add_argument("--engine", choices=sorted(DEMO_NEEDS), default="cpu_engine", help="of the demo")
     options = parser.parse_args(argv)
     given = os.environ.get(SEED)
     if given and not given.isdigit():
         parser.error(f"{SEED} is {given!r}: a whole number, or unset for a new one")
     seed = int(given) if given else random.SystemRandom().randrange(2**32)
-    demo = options.tier == "demo"
-    steps = preparations(DEMO_NEEDS[options.engine]) if demo else tier_steps(options.tier, seed=seed)
+    needs = {"demo": DEMO_NEEDS[options.engine], "bench": BENCH_NEEDS}.get(options.tier)
+    steps = tier_steps(options.tier, seed=seed) if needs is None else preparations(needs)
     runner = Runner(
         root=ROOT,
         logs=ROOT / "build" / "logs" / options.tier,
@@ -214,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
         say=_say,
     )
     started = time.monotonic()
-    if demo:
+    if needs is not None:  # preparations only
         keep = None
     else:
         _say(f"{options.tier}: seed {seed} (repeat with {SEED}={seed})")
@@ -227,7 +241,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if keep is not None:
             remove_hosts(lab_hosts(root=ROOT) - keep, root=ROOT)
-    if demo:
+    if needs is not None:
         return 1 if any(result.count.failed for result in results) else 0
     return 0 if report(results, say=_say, elapsed_s=time.monotonic() - started, seed=seed) else 1
 

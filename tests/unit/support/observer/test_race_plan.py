@@ -80,9 +80,20 @@ def test_no_verdict_is_no_success() -> None:
 def test_the_table_counts_by_kind() -> None:
     (race,) = [race for race in races.plan("1", 11) if race.kind == "draining"]
     lines = races.table([(race, races.judge(record()))]).splitlines()
-    assert (
-        lines[1].split()
-        == ["race", "races", "ready", "not", "ready", "false", "failed", "sglang_ready", "loop", "uri", "wait_for", "systemd", "journal"]
-    )
+    assert lines[1].split() == [
+        "race",
+        "races",
+        "ready",
+        "not",
+        "ready",
+        "false",
+        "failed",
+        "sglang_ready",
+        "loop",
+        "uri",
+        "wait_for",
+        "systemd",
+        "journal",
+    ]
     assert lines[2].split() == ["draining", "1", "1", "0", "0", "0", "1", "0", "0", "0", "0"]
     assert lines[3].split()[0] == "all"

@@ -15,7 +15,7 @@ from ansible_collections.specdec.serving.tests.support.toolchain.environments im
 TIERS = ("lint", "unit", "integration", "molecule", "test")
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("tier", [*TIERS, "long"])
 def test_the_steps_of_a_tier_can_run(tier: str) -> None:
     runner.check_steps(tiers.tier_steps(tier, seed=1), slots=2)
 
@@ -33,6 +33,15 @@ def test_every_test_is_in_a_step() -> None:
     assert "tests/unit" in words
     scenarios = {path.parent.name for path in (ROOT / "molecule").glob("*/molecule.yml")}
     assert scenarios <= words
+
+
+def test_a_long_tier_runs_many_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tiers.RACES, raising=False)
+    (step,) = [step for step in tiers.tier_steps("long", seed=4711) if "tests/integration/races" in step.argv]
+    assert step.environ == {tiers.RACES: "1000"}
+    assert "--hypothesis-seed=4711" in step.argv
+    monkeypatch.setenv(tiers.RACES, "50")
+    assert any(step.environ == {tiers.RACES: "50"} for step in tiers.tier_steps("long", seed=1))
 
 
 def test_a_preparation_brings_what_it_needs() -> None:
