@@ -31,7 +31,7 @@ __all__ = [
 GPU_FIELDS = ("index", "uuid", "name", "utilization.gpu", "power.draw", "power.limit", "memory.used")
 APPS_FIELDS = ("pid", "gpu_uuid", "used_gpu_memory")
 #: Without an answer for this long the driver is stuck. Without the persistence daemon a query of eight GPUs takes some seconds.
-SILENT_S = 20.0
+SILENT_S = 15.0
 # Full use of the GPU's time with little of its power: threads that wait in a loop on the GPU.
 _FULL_PERCENT = 90.0
 _IDLE_SHARE = 0.35

@@ -238,6 +238,8 @@ class StallWatch:
         if suspects.text:
             what += f"; {suspects.text}"
         if suspects.remedy:
+            # That it does not answer either is no wonder.
+            cause = STALLED if cause == DEAF else cause
             remedy, certain = suspects.remedy, True
         if view.silent_for:
             what += f"; nvidia-smi has not answered for {view.silent_for:.0f} s: the GPU driver is stuck"
