@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ import pytest
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
 from ansible_collections.specdec.serving.tests.support.observer import units
 
+# Several runs side by side need a host each.
+READY_HOST = os.environ.get("READY_HOST", "ready")
 _SERIAL = itertools.count(time.time_ns() // 10**9)
 
 
@@ -138,10 +141,10 @@ def ready_host() -> Host:
         [sys.executable, units.CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
     )
     try:
-        hosts = up(["ready"], volumes=units.VOLUMES)
+        hosts = up([READY_HOST], volumes=units.VOLUMES)
     except LabError as error:
         pytest.skip(f"no lab host: {error}")
-    host = hosts["ready"]
+    host = hosts[READY_HOST]
     host.exec(["mkdir", "-p", "-m", "0777", units.TRUTH])
     return host
 
