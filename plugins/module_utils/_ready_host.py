@@ -252,7 +252,8 @@ class SystemHost(Host):
             if covers(listener, address) or (everywhere and covers(listener, self._listen_host))
         ]
         if not relevant:
-            return PortView()
+            own = [listener for listener in found if owned_by_cgroup([listener], unit.control_group)]
+            return PortView(elsewhere=tuple(sorted({listener.address for listener in own})))
         owners, described = self._owners_of(relevant)
         owned = owned_by_cgroup(relevant, unit.control_group) if unit.control_group else None
         if owned:

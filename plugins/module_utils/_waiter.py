@@ -1078,7 +1078,7 @@ class Waiter:
         """Seconds that a request may take: no more than the wait itself."""
         if not self._options.wait:
             return most
-        return max(min(most, self._started + self._timeout() - self._host.monotonic()), 1.0)
+        return max(min(most, self._started + self._timeout() - self._host.monotonic()), 0.25)
 
     def _request(self, method: str, path: str, *, timeout: float, payload: t.Any = None) -> Response:
         """To the server that can prove this start: a follower's is its leader's."""
