@@ -399,6 +399,8 @@ class _Secrets:
         """A value under a name that looks secret. A path tells where a secret lies, and is needed to understand a failure."""
         if len(value) >= 6 and not self._COMMON.match(value) and not (value.startswith("/") and os.path.exists(value)):
             self.found.add(value)
+            if "\n" in value:  # a log shows its lines one by one
+                self.found.update(line for line in value.splitlines() if len(line) >= 6)
 
     def variables(self, settings: t.Iterable[tuple[str, str]]) -> None:
         for name, value in settings:

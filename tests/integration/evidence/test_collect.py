@@ -16,6 +16,7 @@ from ansible_collections.specdec.serving.tests.integration.role.conftest import 
 from ansible_collections.specdec.serving.tests.support.lab.client import Host
 
 KEY = "planted-api-key-0815"
+FOLDER = "/var/lib/specdec/sglang/evidence/sglang-broken.service"
 TOKEN = "planted-hugging-face-token"
 
 
@@ -27,8 +28,11 @@ def deployment(evidence_host: Host, tmp_path: Path) -> t.Iterator[Deployment]:
     made = Deployment(evidence_host, tmp_path, variables={**VARIABLES, "sglang_instances": [broken]})
     made.hosts = {"crashing": {}, "well": {"sglang_instances": [instance("well", 32201)]}}
     yield made
-    made.play("deploy.yml", sglang_state="absent")
-    evidence_host.exec(["sh", "-c", "rm -rf /var/lib/specdec/sglang/evidence/sglang-broken.service"])
+    script = (
+        "systemctl stop sglang-broken.service; systemctl reset-failed sglang-broken.service; rm -f /etc/systemd/system/sglang-broken.service;"
+        f"systemctl daemon-reload; rm -rf {FOLDER}"
+    )
+    evidence_host.exec(["sh", "-c", script], check=False)
 
 
 def contents(path: Path) -> dict[str, str]:
@@ -45,8 +49,9 @@ def test_a_crash_is_collected_for_a_bug_report(deployment: Deployment, evidence_
     failed = deployment.play("deploy.yml", "--limit", "crashing")
     assert failed.returncode != 0
     assert "specdec.serving.collect" in failed.failure("crashing")
-    # A second one, for which the unit starts anew.
-    assert deployment.play("deploy.yml", "--limit", "crashing").returncode != 0
+    # An older one of another start.
+    older = f"20260101T000000Z-crashed-{'0' * 32}.tar.gz"
+    evidence_host.exec(["sh", "-c", f"cd {FOLDER} && cp -p *.tar.gz {older}"])
 
     play = deployment.play("collect.yml", collect_destination=str(tmp_path / "newest"))
     assert play.returncode == 0, play.output
@@ -74,10 +79,9 @@ def test_a_crash_is_collected_for_a_bug_report(deployment: Deployment, evidence_
     assert not (tmp_path / "none").exists()
 
     # Had the masking on the host failed, the key would be found here.
-    folder = "/var/lib/specdec/sglang/evidence/sglang-broken.service"
     script = (
-        f"cd {folder}; name=$(ls -1 *.tar.gz | tail -n 1); mkdir x; tar -C x -xzf $name; printf 'leak %s' '{KEY}' >>x/*/journal.txt;"
-        "tar -C x -czf $name $(ls x); rm -r x"
+        f"set -e; cd {FOLDER}; name=$(ls -1 *.tar.gz | tail -n 1); mkdir x; tar -C x -xzf $name;"
+        f"printf 'leak %s' '{KEY}' | tee -a x/*/journal.txt >/dev/null; tar -C x -czf $name $(ls x); rm -r x"
     )
     evidence_host.exec(["sh", "-c", script])
     play = deployment.play("collect.yml", collect_destination=str(tmp_path / "leak"))
