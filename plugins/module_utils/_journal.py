@@ -267,6 +267,15 @@ def entry_of(fields: Mapping[str, str], *, invocation_id: str | None = None) -> 
     )
 
 
+def _place(cursor: str | None) -> tuple[str, int, int]:
+    """(sequence, number in it, monotonic time in microseconds) of a cursor; -1 for what it does not tell."""
+    parts = dict(part.partition("=")[::2] for part in (cursor or "").split(";"))
+    try:
+        return parts.get("s", ""), int(parts.get("i", "-1"), 16), int(parts.get("m", "-1"), 16)
+    except ValueError:
+        return "", -1, -1
+
+
 def parse_entry(line: str | bytes, *, invocation_id: str | None = None) -> Entry | None:
     """One line of `--output=json`, or None if it is no entry; `invocation_id` as in `entry_of`."""
     try:
@@ -549,6 +558,7 @@ class Follower:
         self.returncode: int | None = None
         self._invocation_id = invocation_id
         self._resumed_at = cursor
+        self._place = _place(cursor)
         self._chunk = chunk
         self._parser = ExportParser(longest=longest_line)
         self._stderr = b""
@@ -634,7 +644,7 @@ class Follower:
         entries: list[Entry] = []
         for fields in found:
             entry = entry_of(fields, invocation_id=self._invocation_id)
-            if self._resumed_at is not None and entry.cursor == self._resumed_at:
+            if self._resumed_at is not None and self._is_known(entry):
                 continue
             if entry.cursor:
                 self.cursor = entry.cursor
@@ -642,6 +652,19 @@ class Follower:
             if whole is not None:
                 entries.append(whole)
         return entries
+
+    def _is_known(self, entry: Entry) -> bool:
+        """Whether an entry is that of the cursor, or comes before it.
+
+        Where the clock was set and the journal has several files of different origin (a namespace's and the default one),
+        journalctl begins some of them too early (seen with systemd 252). An invocation has one boot, so its monotonic
+        times tell.
+        """
+        sequence, number, monotonic_us = self._place
+        if entry.monotonic_us != monotonic_us or entry.cursor == self._resumed_at:
+            return entry.monotonic_us < monotonic_us or entry.cursor == self._resumed_at
+        other = _place(entry.cursor)
+        return other[0] == sequence and other[1] <= number
 
     def _read_stderr(self) -> None:
         while self._stderr_fd >= 0:

@@ -23,6 +23,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
 
 INVOCATION = "aba3052d65e14c38bf15c6d11bf2cfe8"
 CHECKOUT = Path(__file__).parents[3]
+RECORDED = CHECKOUT / "tests" / "unit" / "fixtures" / "systemd-252"
 
 _HEAD = f"""
 import json, os, sys, time
@@ -91,6 +92,26 @@ def test_the_entry_of_the_cursor_is_dropped(program: Program) -> None:
     with Follower(invocation_id=INVOCATION, cursor="i=1", program=words) as follower:
         assert [entry.monotonic_us for entry in read_all(follower)] == [2, 3]
         assert follower.cursor == "i=3"
+
+
+def test_what_comes_before_the_cursor_is_dropped_though_the_clock_was_set() -> None:
+    """Recorded: back an hour, forth two, back to 1970; asked for what follows the fourth entry, journalctl shows all."""
+    program = ["sh", "-c", f"cat '{RECORDED / 'journal-clock-set.export'}'"]
+    with Follower(invocation_id=INVOCATION, program=program) as follower:
+        entries = read_all(follower)
+    assert [entry.monotonic_us // 10**6 for entry in entries] == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert [entry.realtime_us for entry in entries] != sorted(entry.realtime_us for entry in entries)
+    with Follower(invocation_id=INVOCATION, cursor=entries[3].cursor, program=program) as follower:
+        assert read_all(follower) == entries[4:]
+
+
+def test_entries_of_one_moment_are_told_apart_by_their_number(program: Program) -> None:
+    body = "".join(
+        f'put(line(9, "{text}", __CURSOR="s={sequence};i={number};m=9"))\n'
+        for text, sequence, number in (("known", "a", "1"), ("last", "a", "2"), ("next", "a", "a"), ("other", "b", "1"))
+    )
+    with Follower(invocation_id=INVOCATION, cursor="s=a;i=2;m=9", program=program(body)) as follower:
+        assert [entry.message for entry in read_all(follower)] == ["next", "other"]
 
 
 def test_a_chatty_server_waits_in_the_pipe(program: Program) -> None:

@@ -31,6 +31,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._journal import (
     sync,
     system_journal_readable,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._startup_log import StartupLog
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RECORDED = (FIXTURES / "systemd-252" / "journal-plain.jsonl").read_text(encoding="utf-8")
@@ -523,6 +524,18 @@ def test_export_that_ends_without_an_empty_line() -> None:
     assert parser.feed(b"MESSAGE=b\n") == []
     assert parser.close() == [{"MESSAGE": "b"}]
     assert parser.close() == []
+
+
+def test_a_clock_that_is_set_changes_no_phase() -> None:
+    data = (FIXTURES / "systemd-252" / "journal-clock-set.export").read_bytes()
+    entries = [entry_of(fields, invocation_id=INVOCATION) for fields in ExportParser().feed(data)]
+    log = StartupLog(started_us=5_000_000)
+    log.feed_all(entries)
+    assert [(span.phase, span.start_us, span.duration_us) for span in log.timeline] == [
+        ("starting", 5_000_000, 2_000_000),
+        ("loading_weights", 7_000_000, 5_000_000),
+    ]
+    assert (log.markers, log.began, log.fired_up_us) == (1, True, 12_000_000)
 
 
 def test_both_forms_give_the_same_entries() -> None:
