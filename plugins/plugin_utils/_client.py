@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import typing as t
+import warnings
 
 from ansible_collections.specdec.serving.plugins.module_utils._addresses import models_url, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import LOADING
@@ -102,6 +103,10 @@ def fetcher(*, api_key: str, verify: bool | str) -> Fetch:
     ``verify`` as requests takes it: whether certificates are checked, or the file of authorities to check them with.
     """
 
+    if verify is False:
+        # It was asked for. Ansible would report the warning as output of its worker.
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")
+
     def fetch(url: str, timeout: float) -> Answer:
         done: list[Answer | Exception] = []
 
@@ -115,9 +120,9 @@ def fetcher(*, api_key: str, verify: bool | str) -> Fetch:
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(timeout)
-        if not done:
+        answer = done[0] if done else None
+        if answer is None or isinstance(answer, requests.Timeout):
             raise Unreachable(f"no complete answer within {timeout:.0f} s")
-        answer = done[0]
         if isinstance(answer, Exception):
             raise Unreachable(_reason(answer)) from answer
         return answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
@@ -26,6 +27,10 @@ RETRY_S = 1.0
 KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 # The options of an ssh that shares a connection are those of the one that opened it.
 _OWN_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
+# What ssh says of a connection that it had.
+_WAS_CONNECTED = re.compile(
+    r"not responding|closed by remote host|[Cc]onnection reset|[Bb]roken pipe|Connection to \S+ closed"
+)
 _PHASE_WIDTH = max(map(len, PHASES))
 
 
@@ -126,6 +131,7 @@ class SliceLoop:
             try:
                 answer = self.execute(extra)
             except self.lost as error:
+                reached = reached or _WAS_CONNECTED.search(str(error)) is not None
                 allowed = limit + GRACE_S if reached else min(NEVER_REACHED_S, limit)
                 if self.monotonic() - started >= allowed:
                     raise

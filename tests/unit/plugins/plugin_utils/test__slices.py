@@ -112,6 +112,22 @@ def test_a_host_that_never_answered_is_given_up_early() -> None:
     assert 60 <= controller.now <= 65
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to connect to the host via ssh: Timeout, server 127.0.0.1 not responding.",
+        "Failed to connect to the host via ssh: Connection to 10.0.0.1 closed by remote host.",
+        "Failed to connect to the host via ssh: client_loop: send disconnect: Broken pipe",
+        "Data could not be sent to remote host: Shared connection reset by peer: Connection reset by peer",
+    ],
+)
+def test_a_host_that_was_lost_before_its_first_answer_is_no_misspelt_one(text: str) -> None:
+    controller = Controller([Lost(text), Lost("Connection timed out")])
+    with pytest.raises(Lost):
+        controller.run({"timeout": "200"})
+    assert 230 <= controller.now <= 235
+
+
 def test_the_wait_ends_with_its_controller() -> None:
     controller = Controller([UNFINISHED])
 
