@@ -16,6 +16,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.specdec.serving.tests.performance import flood
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
 from ansible_collections.specdec.serving.tests.support.observer import units
 
@@ -268,3 +269,14 @@ def test_a_long_line_is_one_line(server: t.Any) -> None:
     assert int(cut) > 49000, "journald must have cut the line for the test to mean anything"
     assert whole(result), result
     assert {model["type"] for model in result["weights"]} == {"KimiK25ForConditionalGeneration", "DFlashDraftModel"}
+
+
+# --- much of it ------------------------------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_lines_a_second(ready_host: Host, record_property: t.Any) -> None:
+    """The wait keeps up, in bounded memory. (A minute of it: tests/performance/flood.py.)"""
+    flooded = flood.measure(ready_host, seconds=10.0)
+    print(flooded)
+    record_property("flood", str(flooded))
+    assert flooded.met, str(flooded)
