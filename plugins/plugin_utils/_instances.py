@@ -18,6 +18,7 @@ import typing as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.specdec.serving.plugins.module_utils._addresses import parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
 from ansible_collections.specdec.serving.plugins.module_utils._releases import Release, release_features
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import (
@@ -74,10 +75,12 @@ _INSTANCE_KEYS = frozenset(
         "admin_api_key",
         "api_key",
         "args",
+        "client_url",
         "description",
         "env",
         "gpus",
         "host",
+        "leader",
         "model_path",
         "name",
         "one_per_gpu",
@@ -302,6 +305,19 @@ def _string(value: t.Any, *, origin: str, errors: list[str]) -> str:
     if value is not None:
         errors.append(f"{origin}: {value!r} is no text; quote it if it is meant as text")
     return ""
+
+
+def _address(
+    raw: Mapping[str, t.Any], key: str, parse: t.Callable[..., t.Any], *, origin: str, errors: list[str]
+) -> str:
+    """The address of another server, told when it is none before anything is restarted; '' = not given."""
+    text = _string(raw.get(key), origin=f"{origin}: {key}", errors=errors)
+    try:
+        if text:
+            parse(text, name=f"{origin}: {key}")
+    except ValueError as exc:
+        errors.append(str(exc))
+    return text
 
 
 def _environment(layers: Sequence[tuple[str, t.Any]], *, errors: list[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -585,6 +601,7 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
         "base_url": f"http://{url_host(listen)}:{port}",
         "block_size": _block_size(settings),
         "cache_dirs": _cache_dirs(host),
+        "client_url": _address(raw, "client_url", parse_url, origin=origin, errors=errors),
         "credential": credential,
         "credential_by_systemd": has_key and host.credentials,
         "description": description,
@@ -597,6 +614,7 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
         "has_admin_api_key": raw.get("admin_api_key") is not None,
         "has_api_key": raw.get("api_key") is not None,
         "host": listen,
+        "leader": _address(raw, "leader", parse_server, origin=origin, errors=errors),
         "listen": {"host": listen, "port": port, "unit": f"sglang-{name}.service"},
         "model_path": model_path,
         "name": name,
