@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 import typing as t
@@ -212,6 +213,43 @@ def test_what_a_killed_wait_left_behind_goes_with_the_next(unit: t.Any) -> None:
     unit.judge()
     assert len(unit.archives()) == 2
     assert all(name.endswith(".tar.gz") for name in unit.archives())
+
+
+_KILLED = """
+import json, os, random, signal, sys, time
+from ansible_collections.specdec.serving.plugins.module_utils import _evidence
+asked = json.load(sys.stdin)
+chance = random.Random(asked["seed"])
+for _round in range(asked["rounds"]):
+    pid = os.fork()
+    if pid == 0:
+        _evidence.keep(dict(asked["result"]), asked["params"], wait=True)
+        os._exit(0)
+    time.sleep(chance.uniform(0, asked["seconds"]))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
+
+
+def test_a_wait_that_is_killed_at_any_moment_leaves_no_half_archive(unit: t.Any) -> None:
+    seed = int(os.environ.get("SPECDEC_SEED", "1"))
+    unit.start("--no-such-flag")
+    began = time.monotonic()
+    result = unit.judge()
+    asked = {
+        "seed": seed,
+        "rounds": 15,
+        "seconds": 1.2 * (time.monotonic() - began),
+        "result": {**result, "notices": []},
+        "params": units.ready_options(unit=unit.unit, port=unit.port, state_dir=unit.state_dir, keep_evidence=5),
+    }
+    unit.host.exec(["env", f"PYTHONPATH={units.ROOT}", "python3", "-B", "-c", _KILLED], input=json.dumps(asked))
+    whole = [name for name in unit.archives() if name.endswith(".tar.gz")]
+    assert whole, f"seed {seed}"  # more than one where it was killed before the removal of the one before
+    for name in whole:
+        assert "verdict.json" in unit.files(f"{unit.folder}/{name}"), f"seed {seed}"
+    last = unit.judge()
+    assert unit.archives() == [last["evidence"].rpartition("/")[2]]
 
 
 def test_a_program_that_hangs_does_not_hold_up_the_verdict(unit: t.Any) -> None:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import tarfile
 import typing as t
 from pathlib import Path
@@ -426,7 +427,7 @@ def test_processes_are_described(running: Script) -> None:
 
 
 def test_python_stacks_of_the_engine_where_py_spy_is(running: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_evidence.shutil, "which", lambda _name, **_path: "/opt/py-spy")
+    monkeypatch.setattr(shutil, "which", lambda _name, **_path: "/opt/py-spy")
     running.outputs["py-spy 42"] = Output("Thread 42: MainThread\n    event_loop (scheduler.py:1)\n")
     found = files(judged(running, state="hung"))
     assert running.commands["py-spy 42"] == ["/opt/py-spy", "dump", "--nonblocking", "--pid", "42"]

@@ -4,13 +4,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import pathlib
+import urllib.parse
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.specdec.serving.plugins.module_utils._redact import MASK, mask_command, redact, redact_text
+from ansible_collections.specdec.serving.plugins.module_utils._redact import (
+    MASK,
+    Masker,
+    is_secret_variable,
+    mask_command,
+    redact,
+    redact_text,
+    secret_words,
+    spellings,
+)
 
 FIXTURES = pathlib.Path(__file__).parents[2] / "fixtures" / "sglang-0.5.23"
 KEY = "sk-test-12345"
@@ -109,3 +121,103 @@ def test_mask_command_never_raises_and_hides_the_key(words: list[str]) -> None:
     masked = mask_command([*words, "python", "--admin-api-key", "S3cret-Value", *words])
     if "--admin-api-key" in masked:
         assert "S3cret-Value" not in masked
+
+
+def test_a_known_key_is_masked_whole_before_a_pattern_sees_a_part_of_it() -> None:
+    assert redact_text("--api-key ab,cd)ef api_key=ab,cd)ef", ["ab,cd)ef"]) == f"--api-key {MASK} api_key={MASK}"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True),
+        ("WANDB_API_KEY", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("DB_PASSWORD", True),
+        ("api_key", True),
+        ("MY_KEY_FILE", True),
+        ("GITHUB_PAT", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("SGLANG_MAX_TOKENS", False),
+        ("PATH", False),
+        ("PWD", False),
+        ("CREDENTIALS_DIRECTORY", False),
+        ("KEYBOARD", False),
+    ],
+)
+def test_names_of_secret_variables(name: str, secret: bool) -> None:
+    assert is_secret_variable(name) is secret
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["x", "--api-key", "one", "--admin-api-key=two", "--port", "1"], {"one", "two"}),
+        (["x", "--api-k", "one", "--hf-token", "two"], {"one", "two"}),
+        (["env", "HF_TOKEN=one", "HOME=/x"], {"one"}),
+        (["x", "--api-key"], set()),
+    ],
+)
+def test_secret_words_of_a_command_line(words: list[str], found: set[str]) -> None:
+    assert secret_words(words) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("['python', '--api-key', 'S3cret', '--port', '1']", f"['python', '--api-key', '{MASK}', '--port', '1']"),
+        ("HF_TOKEN=S3cret HOME=/x", f"HF_TOKEN={MASK} HOME=/x"),
+        ("{'HF_TOKEN': 'S3 cret', 'X': 1}", f"{{'HF_TOKEN': '{MASK}', 'X': 1}}"),
+        ('Environment="A_TOKEN=S3 cret\\"" B=2', f'Environment="A_TOKEN={MASK}" B=2'),
+        ("SetCredential=k:S3 cret \\\n  S3cret\nUser=x", f"SetCredential=k:{MASK}\nUser=x"),
+        ("db_password: S3cret", f"db_password: {MASK}"),
+        ("http://user:S3cret@host/", f"http://user:{MASK}@host/"),
+        ("got hf_abcdefghijklmnopqrstuvwx", f"got {MASK}"),
+        ("got sk-abcdefghijklmnopqrstuvwx", f"got {MASK}"),
+        ("Authorization: Basic dXNlcjpTM2NyZXQ=", f"Authorization: Basic {MASK}"),
+        ("\u0130 HF_TOKEN=S3cret", f"\u0130 HF_TOKEN={MASK}"),  # a letter that is two in lower case
+    ],
+)
+def test_secrets_are_told_by_name_and_form(text: str, shown: str) -> None:
+    masked = Masker().text(f"first\n{text}\nlast")
+    assert masked == f"first\n{shown}\nlast"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[2026-07-01 10:00:00 TP0] Decode batch, #running-req: 1, #token: 30, token usage: 0.01, gen throughput (token/s): 10",
+        "Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0",
+        "KeyError: 'model.layers.0'",
+        "tokenizer_path='/m', skip_tokenizer_init=False, ssl_keyfile='/etc/k.pem', bos_token='<s>', api_key=None",
+        "Loading safetensors checkpoint shards: 100% Completed",
+        "PATH=/usr/bin PWD=/root",
+    ],
+)
+def test_logs_stay_readable(text: str) -> None:
+    assert Masker(["S3cret-key"]).text(text) == text
+
+
+def test_structures_are_masked_in_every_spelling() -> None:
+    masked = Masker(['a"b\\c d']).value(
+        {"api_key": "x", "tail": ['it is {"k": "a\\"b\\\\c d"}'], "port": 1, "none": {"api_key": None}}
+    )
+    assert masked == {"api_key": MASK, "tail": [f'it is {{"k": "{MASK}"}}'], "port": 1, "none": {"api_key": None}}
+
+
+@given(
+    st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r*"), min_size=8, max_size=20).filter(str.strip)
+)
+def test_a_known_secret_is_found_however_it_is_written(secret: str) -> None:
+    masker = Masker([secret])
+    ways = {
+        "plain": secret,
+        "json": json.dumps(secret)[1:-1],
+        "repr": repr(secret)[1:-1],
+        "json of a repr": json.dumps(repr(secret)[1:-1])[1:-1],
+        "url": urllib.parse.quote(secret, safe=""),
+        "base64": base64.b64encode(secret.encode()).decode(),
+    }
+    for way, text in ways.items():
+        assert text in spellings(secret), way
+        assert text not in masker.text(f"x={text}=x") or text in MASK, way
