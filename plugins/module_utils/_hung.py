@@ -32,7 +32,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd import Un
 COLLECTIVE_HANG = "collective_hang"
 DEAF = "deaf"
 
-_SAMPLE_S = 1.0
+_SAMPLE_S = 2.0
 #: A verdict needs a sample that is this fresh.
 _FRESH_S = 0.25
 # nvidia-smi costs a tenth of a second of CPU and more: only once the rest is quiet, and seldom.

@@ -91,6 +91,8 @@ _UNIT_REFRESH_S = 5.0
 # While systemd itself is at work (a queued job, a stop) no event of the new invocation can reach us yet.
 _UNIT_REFRESH_BUSY_S = 0.2
 _TICK_S = 0.1
+# A log that tells of the start wakes us when there is news.
+_TICK_FOLLOWING_S = 0.2
 _TICK_BUSY_S = 0.02
 # Requests are logged by the server: none before its log says that they can succeed, few when the log says nothing.
 _HTTP_RETRY_S = 0.1
@@ -544,7 +546,9 @@ class Waiter:
         if self._exit_seen_at is not None:
             return _TICK_BUSY_S
         close_to_verdict = self._port.listening or self._log.uvicorn_running or self._phase == "binding"
-        return _TICK_BUSY_S if close_to_verdict else _TICK_S
+        if close_to_verdict:
+            return _TICK_BUSY_S
+        return _TICK_FOLLOWING_S if self._following and self._log.began else _TICK_S
 
     # -- observing ----------------------------------------------------------------------------------------------
 
@@ -577,7 +581,7 @@ class Waiter:
         )
 
     def _look(self, now: float) -> None:
-        """Whether it moves. A sample is taken about once a second."""
+        """Whether it moves. A sample is taken every two seconds."""
         if not self._can_hang():
             return
         owned = self._port.owned is True

@@ -842,6 +842,94 @@ def test_a_server_on_another_port_than_asked_is_told() -> None:
     assert "http://127.0.0.1:30009" in result["msg"]
 
 
+def test_a_server_on_another_address_than_asked_ends_the_wait() -> None:
+    host = ScriptedHost()
+    host.load()
+    host.port_view = PortView(elsewhere=("::1",))
+    host.at(3.0, lambda: host.log("INFO:     Uvicorn running on http://[::1]:30001 (Press CTRL+C to quit)"))
+    result = wait(host)
+    assert (result["ready"], result["diagnosis"]["cause"]) == (False, "wrong_address")
+    assert 3.0 <= result["elapsed"] <= 3.2
+    assert "port 30001 of 127.0.0.1: the server listens on ::1" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("errno", "cause", "words"),
+    [
+        pytest.param(98, "port_conflict", "pid 111", id="in use"),
+        pytest.param(13, "port_not_permitted", "its user may not", id="not permitted"),
+        pytest.param(99, "address_not_available", "does not have the address", id="no such address"),
+    ],
+)
+@pytest.mark.parametrize("ended", [False, True], ids=["still warming up", "ended"])
+def test_why_a_port_could_not_be_bound(errno: int, cause: str, words: str, ended: bool) -> None:
+    host = ScriptedHost()
+    host.load()
+    host.port_view = FOREIGN
+    line = f"ERROR:    [Errno {errno}] error while attempting to bind on address ('127.0.0.1', 30001): x"
+    host.at(5.0, lambda: host.log(line))
+    if ended:
+        host.at(5.0, host.set(alive=False, unit=failed()))
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("crashed", cause)
+    assert words in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "after"),
+    [
+        pytest.param(HttpError("x", "tls_certificate"), "tls_certificate", 0.1, id="certificate"),
+        pytest.param(HttpError("x", "tls_expected"), "tls_expected", 0.1, id="TLS is spoken"),
+        pytest.param(HttpError("x", "tls_missing"), "tls_missing", 0.1, id="no TLS is spoken"),
+        pytest.param((307, b""), "redirected", 1.0, id="redirect"),
+        pytest.param((200, b"<html>"), "not_json", 1.0, id="HTML"),
+        pytest.param((200, b"[1]"), "not_json", 1.0, id="a list"),
+        pytest.param(HttpError("x", "huge_answer"), "huge_answer", 1.0, id="huge"),
+        pytest.param(HttpError("x", "not_http"), "not_http", 1.0, id="another protocol"),
+    ],
+)
+def test_answers_that_no_sglang_gives_end_the_wait(answer: t.Any, cause: str, after: float) -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/v1/models"] = answer
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("loading", cause)
+    assert result["elapsed"] <= after
+    assert result["diagnosis"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        pytest.param(HttpError("x", "reset"), "reset", id="reset"),
+        pytest.param(HttpError("x", "cut_answer"), "cut_answer", id="cut"),
+        pytest.param((500, b"oops"), "http_status", id="500"),
+    ],
+)
+def test_answers_that_may_get_better_are_waited_for_and_named(answer: t.Any, cause: str) -> None:
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/v1/models"] = answer
+    result = wait(host, timeout="20")
+    assert (result["elapsed"] >= 20.0, result["diagnosis"]["cause"]) == (True, cause)
+
+
+def test_one_odd_answer_is_no_verdict() -> None:
+    host = ScriptedHost()
+    host.serve()
+    good = host.answers["/v1/models"]
+    odd = [(200, b"<html>"), (307, b""), (200, b"<html>"), (200, b"<html>")]
+    answers = iter([*odd, *[good] * 9])
+    host.answers["/v1/models"] = lambda: next(answers)
+    assert wait(host)["ready"]
+
+
+def test_certificate_authorities_are_looked_at_first() -> None:
+    with pytest.raises(OptionError, match="/no/such/ca"):
+        options_from({**PARAMS, "scheme": "https", "ca_path": "/no/such/ca"})
+    options_from({**PARAMS, "scheme": "http", "ca_path": "/no/such/ca"})
+
+
 def test_an_unknown_owner_is_not_ready() -> None:
     host = ScriptedHost()
     host.serve()
@@ -1321,14 +1409,14 @@ def test_a_server_in_which_nothing_moves_is_hung() -> None:
     host.letters = {TWO_RANKS[1]: "T"}
     result = wait(host)
     assert (result["state"], result["diagnosis"]["cause"], result["finished"]) == ("hung", "stalled", True)
-    assert 349.0 <= result["elapsed"] <= 352.0
+    assert 348.0 <= result["elapsed"] <= 352.0
     assert "TP1 (pid 92) is stopped by a signal" in result["msg"]
     assert "kill -CONT 92" in result["diagnosis"]["remedy"]
     stalled = {item["signal"]: item for item in result["diagnosis"]["stalled"]}
     assert {"log", "cpu", "io", "memory"} <= set(stalled)
     assert stalled["log"]["since_s"] == pytest.approx(result["elapsed"], abs=0.5)
     assert stalled["log"]["last"] == "Load weight begin. avail mem=21.60 GB"
-    assert stalled["io"]["since_s"] == pytest.approx(300.0, abs=2.0)
+    assert stalled["io"]["since_s"] == pytest.approx(300.0, abs=3.0)
     ranks = {process["rank"]: process for process in result["diagnosis"]["processes"]}
     assert ranks["TP1"]["state"] == "T (stopped by a signal)"
     assert ranks["TP0"]["wchan"] == "do_signal_stop"
@@ -1348,7 +1436,7 @@ def test_only_cpu_counts_as_life_until_the_spin_timeout() -> None:
     host = loading(TP0="spinning")
     result = wait(host)
     assert (result["state"], result["diagnosis"]["cause"]) == ("hung", "spinning")
-    assert 649.0 <= result["elapsed"] <= 652.0
+    assert 648.0 <= result["elapsed"] <= 652.0
     assert (
         "TP0 (pid 91) spins while 1 other ranks wait" in result["msg"] or "TP1 (pid 92) stands still" in result["msg"]
     )
@@ -1401,7 +1489,7 @@ def test_the_clocks_go_on_over_slices() -> None:
         assert len(json.dumps(result["resume"]["stalls"])) < 4000
         result, slices = wait(host, slice=60.0, resume=json.loads(json.dumps(result["resume"]))), slices + 1
     assert (result["state"], slices >= 5) == ("hung", True)
-    assert 349.0 <= result["elapsed"] <= 357.0
+    assert 348.0 <= result["elapsed"] <= 357.0
 
 
 def test_what_changed_between_two_slices_is_progress() -> None:
@@ -1409,6 +1497,7 @@ def test_what_changed_between_two_slices_is_progress() -> None:
     result = wait(host, slice=200.0)
     host.doing[TWO_RANKS[0]] = "reading"
     host.pause(100.0)
+    host.samples(host.unit)  # what it does is added up here
     host.doing[TWO_RANKS[0]] = "still"
     # It stood still from 50 s on, but for what it did while nobody looked.
     result = wait(host, resume=json.loads(json.dumps(result["resume"])))
@@ -1584,7 +1673,7 @@ def test_samples_are_few() -> None:
     host = loading(TP0="busy")
     host.at(1000.0, host.serve)
     wait(host)
-    assert host.sampled <= 1010
+    assert host.sampled <= 510
 
 
 @pytest.mark.parametrize(
