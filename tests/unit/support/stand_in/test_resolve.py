@@ -163,8 +163,14 @@ def test_rules(models: Path, words: str, error: type[Exception], text: str) -> N
             [f"sglang::scheduler_TP{tp}_EP{tp // 2}" for tp in range(4)],
             id="ep-below-tp",
         ),
+        pytest.param(
+            {"tp_size": 4, "nnodes": 2, "node_rank": 1},
+            ["sglang::scheduler_TP2", "sglang::scheduler_TP3"],
+            id="second-node",
+        ),
     ],
 )
 def test_ranks(sizes: dict[str, int], titles: list[str]) -> None:
-    resolved = {"tp_size": 1, "pp_size": 1, "dp_size": 1, "ep_size": 1, "attn_dp_size": 1, **sizes}
+    resolved = dict.fromkeys(("tp_size", "pp_size", "dp_size", "ep_size", "attn_dp_size", "nnodes"), 1)
+    resolved.update(node_rank=0, **sizes)
     assert [rank.title for rank in ranks_of(resolved)] == titles

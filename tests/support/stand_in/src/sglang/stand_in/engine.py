@@ -12,7 +12,7 @@ import selectors
 import threading
 import time
 import uuid
-from typing import Any
+from typing import Any, Callable
 
 from sglang.stand_in.channel import Channel
 from sglang.stand_in.rank import Rank
@@ -34,9 +34,18 @@ class Pending:
 class Engine:
     """Speaks with all children. `requests` is SGLang's rid_to_state."""
 
-    def __init__(self, *, schedulers: list[tuple[Rank, Channel]], detokenizer: Channel) -> None:
+    def __init__(
+        self,
+        *,
+        schedulers: list[tuple[Rank, Channel]],
+        detokenizer: Channel,
+        nodes: list[Channel],
+        node_lost: Callable[[], None],
+    ) -> None:
         self._schedulers = schedulers
         self._detokenizer = detokenizer
+        self._nodes = nodes
+        self._node_lost = node_lost
         self.replicas = 1 + max(rank.dp for rank, _ in schedulers)
         self._lock = threading.Lock()
         self._next = 0
@@ -52,7 +61,7 @@ class Engine:
         return next(channel for rank, channel in self._schedulers if rank.dp == dp and rank.leads)
 
     def _peers(self, dp: int) -> list[Channel]:
-        return [channel for rank, channel in self._schedulers if rank.dp == dp and not rank.leads]
+        return [channel for rank, channel in self._schedulers if rank.dp == dp and not rank.leads] + self._nodes
 
     def submit(
         self,
@@ -124,12 +133,12 @@ class Engine:
             time.sleep(0.05)
 
     def shutdown(self) -> None:
-        for _, channel in self._schedulers:
+        for channel in [*(channel for _, channel in self._schedulers), *self._nodes]:
             self._send(channel, {"op": "shutdown"})
 
     def _read(self) -> None:
         selector = selectors.DefaultSelector()
-        for end in [*(channel for _, channel in self._schedulers), self._detokenizer]:
+        for end in [*(channel for _, channel in self._schedulers), self._detokenizer, *self._nodes]:
             selector.register(end, selectors.EVENT_READ, end)
         while selector.get_map():
             for key, _ in selector.select():
@@ -142,6 +151,8 @@ class Engine:
                         self._take(message)
                 except EOFError:
                     selector.unregister(channel)
+                    if channel in self._nodes:
+                        self._node_lost()
 
     def _take(self, message: dict[str, Any]) -> None:
         rid = message["rid"]

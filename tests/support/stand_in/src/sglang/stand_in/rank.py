@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from sglang.stand_in import processes, text
 from sglang.stand_in.channel import Channel
+from sglang.stand_in.faults import Raised
+from sglang.stand_in.http import HttpServer, Request, Response, json_response
 from sglang.stand_in.log import Log
 from sglang.stand_in.resolve import Model, Settings
 from sglang.stand_in.times import Steps
@@ -50,10 +53,12 @@ def ranks_of(resolved: dict[str, Any], always_tp: bool = False) -> list[Rank]:
     """
     tp_size, pp_size, dp_size = resolved["tp_size"], resolved["pp_size"], resolved["dp_size"]
     ep_size, attn_dp = resolved["ep_size"], resolved["attn_dp_size"]
+    share = tp_size // resolved["nnodes"]
+    node = range(share * resolved["node_rank"], share * (resolved["node_rank"] + 1))
     ranks: list[Rank] = []
     for dp in range(dp_size):
         for pp in range(pp_size):
-            for tp in range(tp_size):
+            for tp in node:
                 ep = tp // (tp_size // ep_size)
                 prefix = ""
                 if dp_size > 1:
@@ -128,7 +133,14 @@ class Scheduler:
     def _barrier(self, name: str) -> None:
         """No rank goes on before all of its replica are here (load_model_utils.py:380-395)."""
         self.channel.send({"op": "at", "stage": name})
-        self.channel.receive()
+        self.receive()
+
+    def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """The next message of main. Raises `Raised` when another node was lost."""
+        message = self.channel.receive(timeout)
+        if message is not None and message["op"] == "peer_lost":
+            raise Raised(message["text"])
+        return message
 
     def _stage_init_parallel(self) -> None:
         self._init_parallel()
@@ -140,8 +152,35 @@ class Scheduler:
         if not again:
             with self.steps.run("init_parallel"):
                 pass
+            if self.settings.resolved["nnodes"] > 1:
+                self._barrier("init_parallel")
         self.log.info(self.message("init_parallel_end", elapsed=time.monotonic() - begin, usage=0.0))
+        gate = self.settings.resolved.get("gated_launch_port")
+        if gate and not again:
+            self._wait_at_gate(self.settings.resolved["host"], gate)
         self._say("memory_baseline", usage=0.0)
+
+    def _wait_at_gate(self, host: str, port: int) -> None:
+        """No rank takes memory before `POST /gate/activate` (distributed/gated_launch.py)."""
+        number = self.rank.tp
+        gate = Gate(host, port) if number == 0 else None
+        if gate:
+            self.log.info(f"Gated launch control server started on {host}:{port}")
+        self.log.info(f"Gated launch waiting for activation. rank={number}")
+        self.steps.truth.note("gate_waiting", who=self.steps.who)
+        begin = time.monotonic()
+        told = begin
+        if gate is None:
+            self.channel.send({"op": "at", "stage": "gate"})
+        while not (gate.activated.is_set() if gate else self.receive(0.0)):
+            if time.monotonic() - told >= self.steps.times.seconds("gate_log"):
+                told = time.monotonic()
+                self.log.info(f"Gated launch still waiting for activation. rank={number} elapsed={told - begin:.0f} s")
+            time.sleep(self.steps.times.seconds("gate_poll"))
+        if gate:
+            self._barrier("gate")
+        self.steps.truth.note("gate_activated", who=self.steps.who)
+        self.log.info(f"Gated launch activated. elapsed={time.monotonic() - begin:.2f} s")
 
     def _say(self, key: str, **values: Any) -> None:
         """A line that not every release logs."""
@@ -325,13 +364,34 @@ class Scheduler:
         """A rank that does not lead takes part in each forward pass: without its answer nothing is generated."""
         warm = False
         while True:
-            message = self.channel.receive()
+            message = self.receive()
             if message is None or message["op"] == "shutdown":
                 return
             if not warm:
                 warm = True
-                self.steps.faults.strike("warm_up", self.steps.who, "begin")
+                try:
+                    self.steps.faults.strike("warm_up", self.steps.who, "begin")
+                except Raised:
+                    # The leading rank runs the same pass, and may fail in it as well.
+                    self.channel.send({"op": "joined", "rid": message["rid"]})
+                    raise
             self.channel.send({"op": "joined", "rid": message["rid"]})
+
+
+class Gate:
+    """The control server of a gated launch."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.activated = threading.Event()
+        server = HttpServer(handler=self._handle, access=lambda *_: None, tls=None, keep_alive=5.0)
+        server.bind(host, port)
+
+    def _handle(self, request: Request) -> Response:
+        if (request.method, request.path) == ("POST", "/gate/activate"):
+            self.activated.set()
+        elif (request.method, request.path) != ("GET", "/health"):
+            return json_response({"detail": "Not Found"}, 404)
+        return Response(200, b"OK", "text/plain; charset=utf-8")
 
 
 def _clock(seconds: float) -> str:
@@ -380,7 +440,7 @@ class Generator:
 
     def loop(self) -> None:
         while True:
-            message = self._channel.receive(0.0 if self._running or self._waiting else None)
+            message = self._scheduler.receive(0.0 if self._running or self._waiting else None)
             if message is not None:
                 if message["op"] == "shutdown":
                     return

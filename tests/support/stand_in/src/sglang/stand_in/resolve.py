@@ -231,7 +231,7 @@ def resolve(*, profile: Profile, args: argparse.Namespace, argv: list[str], seed
 def _general_rules(values: dict[str, Any]) -> None:
     tp, pp, nodes = values["tp_size"], values["pp_size"], values["nnodes"]
     if nodes > 1:
-        raise NotImplementedError("the stand-in models one node: leave --nnodes at 1")
+        _rules_of_nodes(values)
     if values["ep_size"] > 1 and tp % values["ep_size"]:
         raise ValueError(f"tp_size ({tp}) must be divisible by ep_size ({values['ep_size']})")
     if min(tp, pp, values["dp_size"]) < 1:
@@ -240,6 +240,19 @@ def _general_rules(values: dict[str, Any]) -> None:
         raise ValueError(
             f"enable_mixed_chunk is not supported with speculative_algorithm={values['speculative_algorithm']!r}"
         )
+
+
+def _rules_of_nodes(values: dict[str, Any]) -> None:
+    """validation_hook.py:179,199; the stand-in splits tensor parallelism alone."""
+    nodes = values["nnodes"]
+    if (values["tp_size"] * values["pp_size"]) % nodes:
+        raise AssertionError("tp_size must be divisible by number of nodes")
+    if values["dp_size"] > 1:
+        raise ValueError("multi-node data-parallel replicas are not supported; use attention DP")
+    if values["pp_size"] > 1 or values["attn_dp_size"] > 1:
+        raise NotImplementedError("the stand-in splits only tensor parallelism over nodes")
+    if not 0 <= values["node_rank"] < nodes:
+        raise ValueError(f"node_rank ({values['node_rank']}) must be below nnodes ({nodes})")
 
 
 def _has_own_draft(values: dict[str, Any]) -> bool:

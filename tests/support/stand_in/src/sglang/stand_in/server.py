@@ -23,6 +23,7 @@ from typing import Any, Callable, NoReturn
 from sglang.stand_in import arguments, channel, processes, profile, rank, resolve
 from sglang.stand_in.faults import Faults, Raised
 from sglang.stand_in.log import Log
+from sglang.stand_in.nodes import Nodes
 from sglang.stand_in.rank import Rank, Scheduler
 from sglang.stand_in.times import Steps, Times
 from sglang.stand_in.truth import Truth
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> NoReturn:
         settings = resolve.resolve(profile=release, args=args, argv=argv, seed=times.seed)
         server = Server(settings=settings, times=times, truth=truth, faults=faults, begin=begin)
         server.start()
-        status = server.serve()
+        status = server.serve() if settings.resolved["node_rank"] == 0 else server.follow()
     except Exception as error:  # noqa: BLE001 (what the interpreter would do, in the real order)
         # The real launch_server kills its children in a `finally` before Python prints the traceback.
         if server is not None:
@@ -108,6 +109,7 @@ class Server:
         self.memory: dict[str, Any] = {}
         self._begin = begin
         self._steps = self._steps_of("main")
+        self._nodes = Nodes(resolved)
         # Children by name, as the real watchdog names them.
         self._children: dict[str, int] = {}
         self._exit_codes: dict[str, int] = {}
@@ -156,6 +158,8 @@ class Server:
             "cuda_graph": first["startup_time"]["cuda_graph"],
             "tokenizer_e2e": time.monotonic() - self._begin,
         }
+        if self._nodes.rank:
+            return
         self._say(
             "startup_timings",
             graph=", ".join(f"{key}={value:.2f}" for key, value in self.startup_time["cuda_graph"].items()),
@@ -190,7 +194,8 @@ class Server:
         else:
             for one in ranks:
                 self._children[f"scheduler_{one.index}"] = self._fork_scheduler(one, pairs[one.index][1])
-        self._children["detokenizer"] = self._fork(lambda: self._run_detokenizer(detokenizer[1]), [detokenizer[1]])
+        if self._nodes.rank == 0:
+            self._children["detokenizer"] = self._fork(lambda: self._run_detokenizer(detokenizer[1]), [detokenizer[1]])
         self._channels = [(one, pairs[one.index][0]) for one in ranks]
         self._detokenizer = detokenizer[0]
         self._close_ends([*(end for _, end in self._channels), self._detokenizer])
@@ -262,29 +267,46 @@ class Server:
     def _wait_for_ranks(self) -> list[dict[str, Any]]:
         """Serve the barriers until every rank is ready (engine.py:1999-2040)."""
         resolved = self.settings.resolved
-        per_replica = resolved["tp_size"] * resolved["pp_size"]
+        here = resolved["tp_size"] * resolved["pp_size"] // resolved["nnodes"]
         waiting: dict[tuple[int, str], list[channel.Channel]] = {}
         ready: dict[int, dict[str, Any]] = {}
-        open_channels = dict(self._channels_by_fd())
+        open_channels: dict[int, tuple[Rank | None, channel.Channel]] = dict(self._channels_by_fd())
         while len(ready) < len(self._channels):
-            readable, _, _ = select.select(list(open_channels), [], [])
+            if not self._nodes.complete:
+                open_channels.update((end.fileno(), (None, end)) for end in self._nodes.meet())
+            readable, _, _ = select.select(list(open_channels), [], [], None if self._nodes.complete else 0.1)
             for fd in readable:
                 one, end = open_channels[fd]
                 try:
                     message = end.receive(0.0)
                 except EOFError:
-                    self._rank_died(one)
+                    if one is not None:
+                        self._rank_died(one)
+                    del open_channels[fd]
+                    self._node_lost()
+                    continue
                 while message is not None:
-                    if message["op"] == "ready":
+                    if message["op"] == "ready" and one is not None:
                         ready[one.index] = message
                     else:
-                        group = waiting.setdefault((one.dp, message["stage"]), [])
+                        # Node 0 lets a group go when all nodes are there; the others wait for its word.
+                        dp = 0 if one is None else one.dp
+                        group = waiting.setdefault((dp, message["stage"]), [])
                         group.append(end)
-                        if len(group) == per_replica:
+                        nodes = [member for member in group if member in self._nodes.channels]
+                        if len(group) - len(nodes) == here and one is not None and self._nodes.rank:
+                            self._nodes.tell({"op": "at", "stage": message["stage"]})
+                        if len(group) == here + (1 if self._nodes.rank else resolved["nnodes"] - 1):
                             for member in group:
-                                member.send({"op": "go"})
+                                if member not in nodes or not self._nodes.rank:
+                                    member.send({"op": "go", "stage": message["stage"]})
                     message = end.receive(0.0) if end.ready() else None
         return [ready[index] for index in sorted(ready)]
+
+    def _node_lost(self) -> None:
+        for _, end in self._channels:
+            with contextlib.suppress(OSError):
+                end.send(self._nodes.lost())
 
     def _channels_by_fd(self) -> list[tuple[int, tuple[Rank, channel.Channel]]]:
         return [(end.fileno(), (one, end)) for one, end in self._channels]
@@ -308,6 +330,68 @@ class Server:
             " Run `dmesg -T | grep -i oom` to check."
         )
 
+    # A node that follows
+
+    def follow(self) -> int:
+        """What main of a node rank above 0 does (engine.py:1234-1290): a dummy health server, and the ranks' end."""
+        from sglang.stand_in.http import HttpServer, Request, Response, json_response
+
+        resolved = self.settings.resolved
+        host, port = resolved["host"], resolved["port"]
+
+        def term(_signum: int, _frame: Any) -> None:
+            self.truth.note("term_received", draining=False)
+            self.log.warning(
+                f"SIGTERM received on node_rank {resolved['node_rank']}; waiting for the rank-0 ShutdownReq broadcast"
+                " to stop the schedulers."
+            )
+
+        def health(request: Request) -> Response:
+            known = request.method == "GET" and request.path in ("/ping", "/health", "/health_generate")
+            return Response() if known else json_response({"detail": "Not Found"}, 404)
+
+        signal.signal(signal.SIGTERM, term)
+        http = HttpServer(handler=health, access=lambda *_: None, tls=None, keep_alive=5.0)
+        try:
+            http.bind(host, port)
+            self.truth.note("port_bound", port=port)
+        except OSError as error:
+            self.log.uvicorn("error", _bind_error(error, host, port))
+        self.log.info(f"Dummy health check server started in background thread at {host}:{port}")
+        self.truth.note("following")
+        self._pass_on()
+        self.kill_children()
+        return 0
+
+    def _pass_on(self) -> None:
+        """Between node 0 and the ranks, until these have ended."""
+        ranks = {end for _, end in self._channels}
+        leader = {*self._nodes.channels}
+        joined: dict[str, int] = {}
+        while ranks:
+            for end in select.select([*ranks, *leader], [], [])[0]:
+                try:
+                    message = end.receive(0.0)
+                except EOFError:
+                    (ranks if end in ranks else leader).remove(end)
+                    if end in self._nodes.channels:
+                        self._node_lost()
+                    continue
+                while message is not None:
+                    if end in leader:
+                        for member in ranks:
+                            member.send(message)
+                    else:
+                        joined[message["rid"]] = joined.get(message["rid"], 0) + 1
+                        if joined[message["rid"]] == len(self._channels):
+                            del joined[message["rid"]]
+                            self._nodes.tell(message)
+                    message = end.receive(0.0) if end.ready() else None
+        time.sleep(0.05)
+        self._reap()
+        for name, pid in self._children.items():
+            self.log.error(f"Scheduler or DataParallelController {pid} terminated with {self._exit_codes.get(name)}")
+
     # Serving
 
     def serve(self) -> int:
@@ -317,7 +401,12 @@ class Server:
         from sglang.stand_in.http import HttpServer, Request
 
         resolved = self.settings.resolved
-        self.engine = Engine(schedulers=self._channels, detokenizer=self._detokenizer)
+        self.engine = Engine(
+            schedulers=self._channels,
+            detokenizer=self._detokenizer,
+            nodes=self._nodes.channels,
+            node_lost=self._node_lost,
+        )
         watch = self._watch_children if self._release.traits["child_watchdog"] else self._note_dead_children
         threading.Thread(target=watch, daemon=True).start()
         pid = os.getpid()

@@ -31,6 +31,8 @@ DEFAULT_SECONDS: dict[str, float] = {
     "kv_cache": 18.0,
     "capture": 45.0,
     "scheduler_ready": 20.0,
+    "gate_poll": 1.0,
+    "gate_log": 10.0,
     "bind": 2.0,
     "warm_up_poll": 1.0,
     "warm_up": 38.0,
@@ -50,7 +52,14 @@ DEFAULT_SECONDS: dict[str, float] = {
 
 # A timeout that shrank to milliseconds would fire on a busy machine, and a poll would flood the log: these never go
 # below so many seconds. The warm-up asks 120 times at most, so its poll times 120 bounds the time to bind the port.
-_FLOOR: dict[str, float] = {"health_timeout": 2.0, "stop_limit": 2.0, "drain_poll": 0.05, "warm_up_poll": 0.01}
+_FLOOR: dict[str, float] = {
+    "health_timeout": 2.0,
+    "stop_limit": 2.0,
+    "drain_poll": 0.05,
+    "warm_up_poll": 0.01,
+    "gate_poll": 0.01,
+    "gate_log": 0.5,
+}
 
 
 class Times:
