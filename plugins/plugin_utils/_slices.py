@@ -27,9 +27,11 @@ RETRY_S = 1.0
 KEEPALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 # The options of an ssh that shares a connection are those of the one that opened it.
 _OWN_CONNECTION = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
-# What ssh says of a connection that it had.
+# What Ansible passes on when ssh loses a connection that it had; otherwise "ssh: connect to host ...", for example.
 _WAS_CONNECTED = re.compile(
-    r"not responding|closed by remote host|[Cc]onnection reset|[Bb]roken pipe|Connection to \S+ closed"
+    r"not responding|closed by remote host|[Cc]onnection reset|[Bb]roken pipe|[Cc]onnection to \S+ closed"
+    # Nothing: a shared connection ended under it.
+    r"|(?:via|over) ssh:\s*$"
 )
 _PHASE_WIDTH = max(map(len, PHASES))
 
@@ -135,7 +137,8 @@ class SliceLoop:
                 allowed = limit + GRACE_S if reached else min(NEVER_REACHED_S, limit)
                 if self.monotonic() - started >= allowed:
                     raise
-                self.complain(f"connection lost, trying again: {str(error).strip().splitlines()[-1]}")
+                told = str(error).strip().splitlines()[-1].removesuffix(" Make sure this host can be reached over ssh:")
+                self.complain(f"connection lost, trying again: {told}")
                 self.sleep(RETRY_S)
                 continue
             reached = True

@@ -105,8 +105,15 @@ def test_a_host_that_stays_away_is_let_through_after_the_timeout() -> None:
     assert 130 <= controller.now <= 135
 
 
-def test_a_host_that_never_answered_is_given_up_early() -> None:
-    controller = Controller([Lost("no such host")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Data could not be sent to remote host x. Make sure this host can be reached over ssh: ssh: connect to host x: timed out",
+        "Failed to connect to the host via ssh: ssh: Could not resolve hostname x: Name or service not known",
+    ],
+)
+def test_a_host_that_never_answered_is_given_up_early(text: str) -> None:
+    controller = Controller([Lost(text)])
     with pytest.raises(Lost):
         controller.run({"timeout": "1350"})
     assert 60 <= controller.now <= 65
@@ -118,6 +125,8 @@ def test_a_host_that_never_answered_is_given_up_early() -> None:
         "Failed to connect to the host via ssh: Timeout, server 127.0.0.1 not responding.",
         "Failed to connect to the host via ssh: Connection to 10.0.0.1 closed by remote host.",
         "Failed to connect to the host via ssh: client_loop: send disconnect: Broken pipe",
+        'Data could not be sent to remote host "10.0.0.1". Make sure this host can be reached over ssh: ',
+        "Failed to connect to the host via ssh: Shared connection to 127.0.0.1 closed.",
         "Data could not be sent to remote host: Shared connection reset by peer: Connection reset by peer",
     ],
 )
