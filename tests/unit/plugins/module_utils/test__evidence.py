@@ -180,6 +180,7 @@ def test_an_archive_tells_what_happened_and_no_secret(script: Script) -> None:
 
 
 def test_permissions(script: Script) -> None:
+    folder(script).mkdir(parents=True, mode=0o755)
     result = judged(script)
     modes = [path.stat().st_mode & 0o777 for path in (folder(script).parent, folder(script), Path(result["evidence"]))]
     assert modes == [0o700, 0o700, 0o600]
