@@ -19,6 +19,16 @@ from pathlib import Path
 
 from ansible_collections.specdec.serving.tests.support.stand_in import build
 
+#: Makes the kernel's log of a lab host writable for faults: containers have no /dev/kmsg, and journald takes a pipe for it.
+#: Somebody must hold the pipe open first, or journald (and PID 1) would wait for a reader.
+KERNEL_LOG = """
+set -e
+test ! -p /dev/kmsg || exit 0
+mkfifo -m 0600 /dev/kmsg
+systemd-run --quiet --unit=kernel-log sh -c 'exec sleep infinity <>/dev/kmsg'
+sleep 0.3
+systemctl restart systemd-journald
+"""
 # Nothing here takes this long; a busy machine may be slow.
 LIMIT = 30.0
 

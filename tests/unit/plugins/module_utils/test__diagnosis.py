@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES, WARNING, look_up
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import StartupLog
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support" / "stand_in" / "src"))
+from sglang.stand_in import faults
 
 SGLANG = Path(__file__).parents[2] / "fixtures" / "sglang-0.5.23"
 SITE = "/opt/specdec/engines/0.5.23-0123456789ab/lib/python3.11/site-packages"
@@ -70,8 +74,21 @@ CAPTURE = ("sglang/srt/model_executor/runner/decode_cuda_graph_runner.py", "capt
 BACKEND = ("sglang/srt/layers/attention/triton_backend.py", "init_forward_metadata_replay_cuda_graph")
 NONE = "TypeError: 'NoneType' object is not subscriptable"
 
+
+def catalogue() -> dict[str, list[Any]]:
+    """Row -> what the faults of the stand-in print: the same lines that its servers print under a real systemd."""
+    found: dict[str, list[Any]] = {}
+    for entry in faults.catalogue().values():
+        lines = faults.printed(entry, stamp=f"{STAMP[:-1]} TP0 EP0]", pid=40)
+        # Lines of the kernel are none of the server's.
+        if lines and "id" in entry["expected"] and "needs" not in entry:
+            found.setdefault(entry["expected"]["id"], []).append(lines)
+    return found
+
+
 #: Row -> starts that it has to name: lines of SGLang, or an end of the unit.
 SAMPLES: dict[str, list[Any]] = {
+    **catalogue(),
     "F1": [
         ["sglang serve: error: unrecognized arguments: --no-such-flag"],
         [
@@ -79,51 +96,6 @@ SAMPLES: dict[str, list[Any]] = {
         ],
         ["sglang serve: error: argument --attention-backend: invalid choice: 'fa9' (choose from 'triton')"],
     ],
-    "F2": [
-        crash(
-            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. "
-            "Current value: mem_fraction_static=0.7",
-            LOADER,
-        )
-    ],
-    "F3": [
-        crash(
-            "RuntimeError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.72.",
-            LOADER,
-        )
-    ],
-    "F4": [
-        crash(
-            "Exception: Capture cuda graph failed: invalid argument\nPossible solutions:\n1. set --mem-fraction-static",
-            CAPTURE,
-        )
-    ],
-    "F4-memory": [
-        crash(
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n\nDuring handling of the above exception, "
-            "another exception occurred:\n\nTraceback (most recent call last):\n"
-            f'  File "{SITE}/{CAPTURE[0]}", line 9, in __init__\n    raise Exception(\n'
-            "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 2.00 GiB.\nPossible solutions:",
-            CAPTURE,
-        )
-    ],
-    "F5": [
-        crash(
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB. GPU 0 has a total capacity",
-            LOADER,
-        )
-    ],
-    "F6": [
-        crash(
-            "ValueError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load=1"
-        )
-    ],
-    "F7": [
-        crash(
-            "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading. It is"
-        )
-    ],
-    "F8": [[f"{STAMP[:-1]} TP3] watchdog timeout (self.watchdog_timeout=300, self.soft=False)"]],
     "F9": [
         [
             f"{STAMP} Health check failed. Server couldn't get a response from detokenizer for last 20 seconds. tic start time: 1"
@@ -133,112 +105,6 @@ SAMPLES: dict[str, list[Any]] = {
         [
             f"{STAMP} ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30001): address already in use",
             f"{STAMP} The server is fired up and ready to roll!",
-        ]
-    ],
-    "F11": [
-        crash("ValueError: Port is already in use. dist_init_port=30010 port_args"),
-        crash("RuntimeError: engine_info_bootstrap_port 6789 is already in use"),
-        ["Traceback (most recent call last):", "ValueError: Port 30123 is not available in 30 seconds"],
-    ],
-    "F12": [crash("RuntimeError: Cannot find any model weights with `/models/k26`", LOADER)],
-    "F13": [
-        [
-            "Traceback (most recent call last):",
-            "huggingface_hub.errors.HFValidationError: Repo id must use alphanumeric chars: '/x'.",
-        ],
-        [
-            "Traceback (most recent call last):",
-            "OSError: /x is not a local folder and is not a valid model identifier listed on",
-        ],
-    ],
-    "F14": [
-        [
-            "Traceback (most recent call last):",
-            "ValueError: DFLASH speculative decoding requires setting --speculative-draft-model-path.",
-        ]
-    ],
-    "F15": [crash("ValueError: X implements neither set_dspark_layers_to_capture nor set_dflash_layers_to_capture")],
-    "F16": [
-        crash(
-            "RuntimeError: Failed to load the tokenizer. If it needs custom code, consider setting `trust_remote_code=True` in LLM"
-        ),
-        crash("ValueError: The repository /m contains custom code which must be executed to correctly load the model."),
-    ],
-    "F17": [
-        crash("ValueError: Unknown quantization method: foo. Must be one of"),
-        crash(
-            "ValueError: Quantization method specified in the model config (compressed-tensors) does not match the quantization "
-            "method specified in the `quantization` argument (fp8)."
-        ),
-    ],
-    "F18": [
-        crash(
-            "ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: 89. Current capability: 80."
-        )
-    ],
-    "F19": [
-        crash(
-            "AssertionError: FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use `--attention-backend triton`."
-        )
-    ],
-    "F20": [
-        crash("ValueError: trtllm_mha backend can only be used with non-MLA models."),
-        crash(
-            "ValueError: TRTLLM MLA backend is only supported on Blackwell GPUs (SM100). Please use a different backend."
-        ),
-        crash("ValueError: CuteDSL MLA backend is only supported on Blackwell GPUs (SM100)"),
-    ],
-    "F21": [
-        crash(
-            "RuntimeError: Error in function 'TllmGenFmhaRunner' at fmhaRunner.cuh:30: TllmGenFmhaRunner: Unsupported architecture"
-        )
-    ],
-    "F22": [
-        crash("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device"),
-        [
-            "NVIDIA RTX PRO 6000 Blackwell with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
-        ],
-    ],
-    "F23": [crash("RuntimeError: Error occurred when running GEMM! m=1 n=7168 sm100f")],
-    "F24": [
-        crash("torch.AcceleratorError: CUDA error: an illegal memory access was encountered"),
-        crash("RuntimeError: CUDA failure: cudaErrorIllegalAddress"),
-    ],
-    "F25": [
-        crash('RuntimeError: num_active_captures_ > 0 INTERNAL ASSERT FAILED at "CUDAGraph.cpp":9, markCaptureEnd')
-    ],
-    "F26": [
-        crash(
-            NONE,
-            WORKER_V2,
-            CAPTURE,
-            ("sglang/srt/layers/attention/flashinfer_backend.py", "_prepare_dequant_extend_workspace"),
-        )
-    ],
-    "F27": [crash("Exception: Capture cuda graph failed: fp4_gemm: FP4 quantization failed for M=2", CAPTURE)],
-    "F28": [
-        crash("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"),
-        crash(
-            "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.hpp:94, unhandled system error, NCCL version 2.27"
-        ),
-    ],
-    "F29": [crash("RuntimeError: NCCL error: Failed to CUDA calloc 10485760 bytes")],
-    "F31": [crash("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0")],
-    "F32": [
-        crash(
-            "Exception: flashinfer_python is installed with version 0.6.1, which is less than the minimum required version 0.7.2."
-        )
-    ],
-    "F33": [
-        ["/x/flashinfer/gemm.cuh:9:10: fatal error: cuda_fp8.h: No such file or directory"],
-        ["/bin/sh: 1: nvcc: not found"],
-        crash("FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'"),
-        crash("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'"),
-    ],
-    "F34": [
-        [
-            "Traceback (most recent call last):",
-            "ValueError: User-specified context_length (300000) is greater than the derived context_length (262144).",
         ]
     ],
     "F35": [
@@ -254,51 +120,12 @@ SAMPLES: dict[str, list[Any]] = {
         ]
     ],
     "F36-older": [[f"{STAMP} Exit code: -9"]],
-    "S1": [
-        crash(NONE, WORKER, REPLAY, BACKEND),
-        crash("AttributeError: 'NoneType' object has no attribute 'copy_'", WORKER_V2, CAPTURE),
-        crash(
-            "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'",
-            WORKER,
-            ("torch/cuda/graphs.py", "replay"),
-        ),
-    ],
-    "S2": [crash(NONE, ("sglang/srt/speculative/eagle_worker.py", "draft"), REPLAY)],
     "X1": [
         [
             "Traceback (most recent call last):",
             "ValueError: DFLASH speculative decoding is not supported by P on device 'cpu'.",
         ]
     ],
-    "X2": [
-        crash("safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", LOADER),
-        crash("safetensors.SafetensorError: Error while deserializing header: header too large", LOADER),
-    ],
-    "X3": [
-        ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'sglang'"],
-        [
-            "Traceback (most recent call last):",
-            "ImportError: cannot import name 'x' from 'sgl_kernel' (unknown location)",
-        ],
-        ["/opt/specdec/engines/x/bin/python: No module named sglang.launch_server"],
-        [
-            "/opt/x/bin/python: Error while finding module specification for 'sglang.launch_server' (ModuleNotFoundError: No)"
-        ],
-    ],
-    "X4": [
-        crash("RuntimeError: No CUDA GPUs are available"),
-        crash("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
-    ],
-    "X5": [crash("OSError: [Errno 28] No space left on device: '/var/cache/specdec/x'")],
-    "X6": [crash("PermissionError: [Errno 13] Permission denied: '/root/.cache'")],
-    "X7": [
-        ['http://PROXY:3138 "GET http://0.0.0.0:25600/get_model_info HTTP/1.1" 403 None'],
-        [
-            f"{STAMP} Initialization failed. warmup error: Traceback (most recent call last):",
-            "requests.exceptions.ProxyError: HTTPConnectionPool(host='proxy', port=3128): Max retries exceeded",
-        ],
-    ],
-    "X8": [crash("torch.AcceleratorError: CUDA error: unspecified launch failure")],
     "X9": [[f"{STAMP} Subprocess scheduler_3 (pid=91) crashed with exit code -6. Triggering SIGQUIT for cleanup..."]],
     "X9-older": [[f"{STAMP} Child process unexpectedly failed with an exit code 9. pid=91"]],
     "E1": [
@@ -312,16 +139,6 @@ SAMPLES: dict[str, list[Any]] = {
             "RuntimeError: Rank 0 scheduler died during initialization (exit code: 1).",
         ],
         [f"{STAMP} Rank 0 scheduler is dead. Please check if there are relevant logs."],
-    ],
-    "E3": [
-        crash("torch.distributed.DistBackendError: ncclRemoteError: A call failed possibly due to a network error"),
-        crash(
-            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:5"
-        ),
-        crash("EOFError"),
-        [
-            "[rank3]:[E1129 14:24:24 ProcessGroupNCCL.cpp:683] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)"
-        ],
     ],
     **{row.id: [ended(1, int(row.id[2:]))] for row in SIGNATURES if row.cause == "exec_failed"},
     "SD-oom-kill": [ended(2, 9, "oom-kill")],

@@ -172,5 +172,5 @@ def test_rules(models: Path, words: str, error: type[Exception], text: str) -> N
 )
 def test_ranks(sizes: dict[str, int], titles: list[str]) -> None:
     resolved = dict.fromkeys(("tp_size", "pp_size", "dp_size", "ep_size", "attn_dp_size", "nnodes"), 1)
-    resolved.update(node_rank=0, **sizes)
+    resolved.update({"node_rank": 0, **sizes})
     assert [rank.title for rank in ranks_of(resolved)] == titles
