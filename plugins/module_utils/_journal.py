@@ -410,6 +410,11 @@ class LineJoiner:
         self._limit = limit
         self._begun: dict[str, str] = {}
 
+    @property
+    def pending(self) -> bool:
+        """Whether parts of a line are still to come."""
+        return bool(self._begun)
+
     def feed(self, entry: Entry) -> Entry | None:
         """The entry, whole; or None while parts of its line are still to come."""
         key = entry.stream or str(entry.pid)
@@ -498,6 +503,7 @@ def read_orphans(
 # fcntl(2); the name exists from Python 3.10 on. 64 KiB would be full after a hundredth of a second of 10,000 lines a second.
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1024 * 1024
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 # Run between us and journalctl. A preexec_fn would run Python between fork and exec, where a lock held by another
 # thread is held for ever, and is refused in subinterpreters. A second exec has neither fault, and the setting
@@ -590,6 +596,20 @@ class Follower:
     def fileno(self) -> int:
         """The descriptor that is readable when `read` has something to give (or the end was reached)."""
         return self._stdout_fd
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of journalctl. It maps what it reads of the journal, and gives hardly anything of that up; 0 = unknown."""
+        try:
+            with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * _PAGE_BYTES
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    @property
+    def in_a_line(self) -> bool:
+        """Whether a part of a cut line was read whose rest is still to come: another Follower would not know it."""
+        return self._joiner.pending
 
     @property
     def malformed(self) -> int:

@@ -772,6 +772,16 @@ class Waiter:
         self._unheard = self._log.lines
 
     def _arguments(self) -> t.Mapping[str, t.Any]:
+    def _unread(self) -> str:
+        """Why the journal cannot explain an end, or ''."""
+        if not self._unit.logs_to_journal:
+            return f"its log is not in the journal: the unit's {self._unit.log_output}"
+        if self._journal_error:
+            return f"its log could not be read: {self._journal_error}"
+        if self._log.log_incomplete:
+            return "journald dropped lines of its log (rate limit)"
+        return ""
+
         """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
         return self._server.get("arguments") or {**self._main_arguments(), **self._options.settings}
 
@@ -977,6 +987,7 @@ class Waiter:
         )
         self._diagnosed = found
         if found.cause == "port_conflict":
+        self._log_incomplete = self._unread()
             self._port = self._host.port(self._unit)
             return self._finding(
                 judged.state, True, self._conflict_cause(), f"{self._conflict_text()}; {judged.detail}"
@@ -986,7 +997,8 @@ class Waiter:
             return self._finding(judged.state, True, "argument_error", summary)
         if not found.cause:
             remedy = judged.remedy or _REMEDIES.get(judged.cause, "")
-            return _Finding(judged.state, True, judged.cause, judged.detail, remedy)
+            summary = "; ".join(part for part in (judged.detail, self._log_incomplete) if part)
+            return _Finding(judged.state, True, judged.cause, summary, remedy)
         return _Finding(judged.state, True, found.cause, f"{found.summary} ({judged.detail})", found.remedy)
 
     def _release(self) -> str:

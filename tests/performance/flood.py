@@ -45,7 +45,7 @@ class Flooded:
     def met(self) -> bool:
         """Whether it was right, in time and in bounds; on a busy machine the time without a processor is taken off."""
         right = self.state == "ready" and self.markers == 4 and not self.log_incomplete
-        return right and self.own_mib <= MEMORY_MIB and 0 <= self.lag_s <= LAG_S + self.waited_s
+        return right and self.with_files_mib <= MEMORY_MIB and 0 <= self.lag_s <= LAG_S + self.waited_s
 
     def __str__(self) -> str:
         return (

@@ -42,11 +42,21 @@ def waited(pid: int) -> float:
         return 0.0
 
 
-def children(pid: int) -> list[int]:
+def command(pid: int) -> bytes:
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def children(pid: int) -> list[int]:
+    """Those that run a program of their own: before that they share the memory of their parent."""
+    try:
+        found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
     except OSError:
         return []
+    own = command(pid)
+    return [child for child in found if command(child) != own]
 
 
 class Watch(threading.Thread):

@@ -246,8 +246,10 @@ def test_joiner_puts_the_parts_of_a_line_together() -> None:
     assert joiner.feed(entry("...", line_break="line-max", cursor="2")) is None
     other = entry("between", stream="b", cursor="3")
     assert joiner.feed(other) is other
+    assert joiner.pending
     assert joiner.feed(entry("}", cursor="4")) == entry("server_args={...}", cursor="4")
     assert joiner.feed(entry("next")) == entry("next")
+    assert not joiner.pending
 
 
 def test_joiner_ends_a_line_at_the_streams_end() -> None:

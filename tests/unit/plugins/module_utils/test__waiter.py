@@ -1082,6 +1082,23 @@ def test_last_words_that_journald_could_not_attribute_are_looked_for() -> None:
     assert "No module named 'sglang'" in wait(host)["msg"]
 
 
+@pytest.mark.parametrize(
+    ("unit", "error", "why"),
+    [
+        pytest.param({"standard_output": "null"}, "", "StandardOutput is 'null'", id="output elsewhere"),
+        pytest.param({"standard_error": "append"}, "", "StandardError is 'append'", id="error output elsewhere"),
+        pytest.param({}, "no permission to read the journal", "no permission", id="no permission"),
+    ],
+)
+def test_a_crash_that_no_log_explains_says_why(unit: dict[str, t.Any], error: str, why: str) -> None:
+    host = ScriptedHost()
+    host.unit, host.alive, host.error = failed(**unit), False, error
+    result = wait(host)
+    assert (result["state"], result["diagnosis"]["cause"]) == ("crashed", "exited")
+    assert why in result["msg"]
+    assert why in result["log_incomplete"]
+
+
 def test_a_crash_loop() -> None:
     host = ScriptedHost()
     host.at(5.0, host.set(alive=False, unit=running(invocation_id="c" * 32, main_pid=99, n_restarts=1)))
