@@ -364,8 +364,8 @@ def test_gated_launch(stand_in: Factory) -> None:
 
 
 def two_nodes(stand_in: Factory) -> tuple[StandIn, StandIn]:
-    words = ("--tp-size", "4", "--ep-size", "4", "--nnodes", "2", "--dist-init-addr")
-    words += (f"127.0.0.1:{stand_in.free_port()}", "--node-rank")
+    words = ["--tp-size", "4", "--ep-size", "4", "--nnodes", "2", "--node-rank"]
+    words[4:4] = ["--dist-init-addr", f"127.0.0.1:{stand_in.free_port()}"]
     follower = stand_in.start(*words, "1")
     follower.wait_for_log("TP2 EP2] Init parallel begin.")
     leader = stand_in.start(*words, "0")
