@@ -80,10 +80,10 @@ _LAST_S = 0.5
 # A journalctl that ends while it should follow is replaced, but not for ever.
 _LOST_FOLLOWERS = 5
 _FOLLOW_AGAIN_S = 1.0
-_RUN = command_runner(timeout=30.0)
 # Of a chatty server it would in the end map hundreds of megabytes of the journal.
 _FOLLOWER_BYTES = 20 * 1024 * 1024
 _WEIGH_S = 0.5
+_RUN = command_runner(timeout=30.0)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -119,8 +119,8 @@ class SystemHost(Host):
         self._lost_followers = 0
         self._follow_again_at = 0.0
         self._chatty = False
-        self._from_the_end = False
         self._weigh_at = 0.0
+        self._from_the_end = False
         self._owners: tuple[frozenset[Listener], tuple[Owner, ...], tuple[str, ...]] = (frozenset(), (), ())
         self._invocations: dict[tuple[int, int], str] = {}
         self._roles: dict[tuple[int, int, str], tuple[str, str]] = {}
@@ -396,6 +396,10 @@ class SystemHost(Host):
                 self._journal_error = self._follower.error or "journalctl ends again and again"
             self._end_following()
             self._follow_again_at = time.monotonic() + _FOLLOW_AGAIN_S
+        elif self._chatty and time.monotonic() >= self._weigh_at and not self._follower.in_a_line:
+            self._weigh_at = time.monotonic() + _WEIGH_S
+            if self._follower.resident_bytes > _FOLLOWER_BYTES:
+                self._end_following()
         return entries
 
     def last_entries(self) -> t.Iterator[journal.Entry]:
@@ -411,10 +415,6 @@ class SystemHost(Host):
                 ) as reader:
                     while not reader.ended and time.monotonic() < deadline:
                         select.select([reader.fileno()], [], [], _LAST_S)
-        elif self._chatty and time.monotonic() >= self._weigh_at and not self._follower.in_a_line:
-            self._weigh_at = time.monotonic() + _WEIGH_S
-            if self._follower.resident_bytes > _FOLLOWER_BYTES:
-                self._end_following()
                         yield from self._taken(reader)
                     if reader.ended:
                         return

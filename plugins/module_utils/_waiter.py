@@ -762,16 +762,6 @@ class Waiter:
             return "the server answers, and nothing of that reaches the journal (rate limit)"
         return ""
 
-    def _listen(self) -> None:
-        """The server logs our requests; when no line comes of a whole round of them, journald lets none pass.
-
-        journald tells that it dropped lines only with the first one that it lets pass again.
-        """
-        if self._unheard == self._log.lines and self._following:
-            self._unlogged = True
-        self._unheard = self._log.lines
-
-    def _arguments(self) -> t.Mapping[str, t.Any]:
     def _unread(self) -> str:
         """Why the journal cannot explain an end, or ''."""
         if not self._unit.logs_to_journal:
@@ -782,6 +772,16 @@ class Waiter:
             return "journald dropped lines of its log (rate limit)"
         return ""
 
+    def _listen(self) -> None:
+        """The server logs our requests; when no line comes of a whole round of them, journald lets none pass.
+
+        journald tells that it dropped lines only with the first one that it lets pass again.
+        """
+        if self._unheard == self._log.lines and self._following:
+            self._unlogged = True
+        self._unheard = self._log.lines
+
+    def _arguments(self) -> t.Mapping[str, t.Any]:
         """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
         return self._server.get("arguments") or {**self._main_arguments(), **self._options.settings}
 
@@ -977,6 +977,7 @@ class Waiter:
         if reason is not None:
             return self._for_reason(judged, reason)
         log = self._log
+        self._log_incomplete = self._unread()
         if not (log.bind_failed or log.first_exception or log.argument_error):
             self._feed(self._host.orphans())
         kernel, error = self._host.kernel_lines(self._unit)
@@ -987,7 +988,6 @@ class Waiter:
         )
         self._diagnosed = found
         if found.cause == "port_conflict":
-        self._log_incomplete = self._unread()
             self._port = self._host.port(self._unit)
             return self._finding(
                 judged.state, True, self._conflict_cause(), f"{self._conflict_text()}; {judged.detail}"
