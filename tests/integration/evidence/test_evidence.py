@@ -62,12 +62,13 @@ def test_a_crash_leaves_what_explains_it(unit: t.Any) -> None:
         assert inner == "index.txt" or inner in files["index.txt"]
 
 
-def test_a_stopped_scheduler_is_seen_in_its_state(unit: t.Any) -> None:
-    unit.start(environment={"STAND_IN_TIMES": json.dumps({"load_target": 15000})})
+def test_a_hung_server_is_seen_in_the_state_of_its_processes(unit: t.Any) -> None:
+    unit.start(environment={"STAND_IN_TIMES": json.dumps({"load_target": 60000})})
     pid = unit.until("pgrep", "--full", "^sglang::scheduler_TP1").split()[0]
-    unit.host.exec(["kill", "-STOP", pid])
-    result = unit.judge(timeout="2")
-    assert not result["ready"]
+    unit.host.exec(["systemctl", "kill", "--signal=STOP", unit.unit])
+    result = unit.judge(stall_timeout=3)
+    assert result["state"] == "hung"
+    assert f"-hung-{result['invocation_id']}" in result["evidence"]
     files = unit.files(result["evidence"])
     row = next(line for line in files["processes.txt"].splitlines() if line.startswith(f"{pid} "))
     assert " scheduler " in row
