@@ -28,6 +28,11 @@ description:
   - In check mode it observes once and generates nothing.
 notes:
   - Needs root, or the group C(systemd-journal) for the journal. Who owns the port is found without root on cgroup v2.
+  - "The journal (that of the unit's C(LogNamespace), too) gives the markers, RV(timeline), RV(weights) and most diagnoses. It cannot when
+    the unit's C(StandardOutput) or C(StandardError) is a file, a terminal or nothing, when journald drops lines (rate limit), when its
+    files were removed or are damaged, or when this user may not read it. RV(log_incomplete) says so; with O(markers=auto) the other gates
+    decide, and a crash is told by its exit alone. Give such a unit C(StandardOutput=journal) and a high C(LogRateLimitBurst), as the role
+    C(sglang) does. That the clock is set plays no part."
   - "A server that is not ready yet counts as progressing when one of these moves: its log, the CPU, I/O and memory of its processes, GPU
     memory (where C(nvidia-smi) exists), compilers at work, engine processes that come or go, and answers that pass the checks. Own
     probes, access lines, health checks, a line that comes again word for word, a heartbeat's few percent of CPU and polls by a router or
@@ -506,7 +511,7 @@ evidence:
   type: str
   sample: /var/lib/specdec/sglang/evidence/sglang-k26-dflash.service/20260701T101500Z-hung-272f739531054238bddee199427e4ea6.tar.gz
 log_incomplete:
-  description: Why the journal cannot hold the whole start, or empty.
+  description: Why the journal cannot tell all of this start (output elsewhere, lines dropped, removed or damaged, no permission), or empty.
   returned: always
   type: str
 draining:

@@ -66,7 +66,6 @@ def measure(host: Host, *, rate: int = RATE, seconds: float = 60.0) -> Flooded:
     text = units.unit_file(
         f"/bin/sh -c '{flood} & exec {units.server_command(port=PORT)}'",
         environment={**units.server_environment(truth), "STAND_IN_SCALE": str(SCALE), "STAND_IN_TIMES": times},
-        service=["LogRateLimitIntervalSec=0"],
     )
     host.exec(["mkdir", "-p", "-m", "0777", units.TRUTH])
     host.write_file(f"/run/systemd/system/{name}.service", text)

@@ -121,7 +121,6 @@ ROWS: tuple[Fault, ...] = (
         command=(
             f"/bin/sh -c '/usr/bin/python3 {units.COLLECTION}/tests/support/observer/flood.py 5000 5 & exec {_SERVER}'"
         ),
-        service=("LogRateLimitIntervalSec=0",),
         options={"markers": "require"},
     ),
 )
