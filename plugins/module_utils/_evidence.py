@@ -33,14 +33,17 @@ import typing as t
 import zlib
 
 from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
+from ansible_collections.specdec.serving.plugins.module_utils._gpus import find_nvidia_smi
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import kernel_command, parse_kernel_log
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     Process,
     cgroup_folders,
     cgroup_pids,
     read_process,
+    read_usage,
     role_of,
     unit_of_pid,
+    wait_channel,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     CRASH_LOOP,
@@ -504,7 +507,7 @@ class _ProcessList:
             return
         role = "main" if pid == self._state.main_pid else role_of(process)
         one = _Seen(process=process, role=role, own=own, unit=unit_of_pid(pid, proc=self._proc) or "")
-        one.wchan = _read_or_why(f"{self._proc}/{pid}/wchan")
+        one.wchan = wait_channel(pid, proc=self._proc)
         status = dict(re.findall(r"^(\w+):\s*(.*)$", _read_or_why(f"{self._proc}/{pid}/status"), re.MULTILINE))
         one.rss = status.get("VmRSS", "")
         one.threads = int(status.get("Threads", "0") or 0) if status.get("Threads", "0").isdigit() else 0
@@ -512,13 +515,11 @@ class _ProcessList:
         self._seen.append(one)
 
     def _cpu(self, pid: int, start_ticks: int) -> tuple[float, float] | None:
-        try:
-            fields = _read(f"{self._proc}/{pid}/stat").rpartition(")")[2].split()
-            if int(fields[19]) != start_ticks:
-                return None
-            return self._machine.monotonic(), (int(fields[11]) + int(fields[12])) / self._ticks
-        except (OSError, IndexError, ValueError):
-            return None  # it has ended meanwhile, which its row says
+        """The time, and the seconds of CPU that this very process has used so far."""
+        usage = read_usage(pid, proc=self._proc)
+        if usage is None or usage.start_ticks != start_ticks:
+            return None
+        return self._machine.monotonic(), usage.cpu_ticks / self._ticks
 
     def sample_again(self) -> None:
         """A second look at the CPU: what each used meanwhile."""
@@ -593,7 +594,7 @@ class _ProcessList:
 
 _QUERY = (
     "index,name,uuid,pci.bus_id,driver_version,pstate,utilization.gpu,utilization.memory,memory.used,memory.total,power.draw,"
-    "power.limit,temperature.gpu,clocks.sm,clocks_throttle_reasons.active,ecc.errors.uncorrected.volatile.total"
+    "power.limit,temperature.gpu,clocks.sm,ecc.errors.uncorrected.volatile.total"
 )
 
 
@@ -648,6 +649,7 @@ class _Collector:
 
     def _commands(self, state: UnitState, processes: _ProcessList) -> dict[str, list[str]]:
         namespace = [f"--namespace=+{state.log_namespace}"] if state.log_namespace else []
+        nvidia_smi = find_nvidia_smi() or "nvidia-smi"
         json_output = ["--quiet", "--no-pager", "--output=json", "--all", *namespace]
         commands = {
             "sync": journal.sync(namespace=state.log_namespace),
@@ -663,14 +665,14 @@ class _Collector:
             ],
             "disks": ["df", "-PTh", "--", *self._paths()],
             "inodes": ["df", "-Pi", "--", *self._paths()],
-            "gpus": ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv"],
-            "nvidia-smi": ["nvidia-smi", "-q"],
+            "gpus": [nvidia_smi, f"--query-gpu={_QUERY}", "--format=csv"],
+            "nvidia-smi": [nvidia_smi, "-q"],
             "gpu-processes": [
-                "nvidia-smi",
+                nvidia_smi,
                 "--query-compute-apps=gpu_uuid,pid,process_name,used_memory",
                 "--format=csv",
             ],
-            "gpu-topology": ["nvidia-smi", "topo", "-m"],
+            "gpu-topology": [nvidia_smi, "topo", "-m"],
             "nvidia-driver": [
                 "grep",
                 "-rs",
