@@ -47,6 +47,8 @@ _EVIDENCE = 16
 _WAITS = 10.0
 _SPINS = 50.0
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
+# In these phases all ranks log the same.
+_ALIKE = ("starting", "loading_weights", "loading_draft", "allocating_kv_cache", "capturing_graphs")
 _ORDER = ("main", "data_parallel_controller", "scheduler", "detokenizer", "tokenizer_worker", "compiler", "other")
 
 
@@ -124,7 +126,9 @@ class StallWatch:
             stall_s=stall_s, spin_s=spin_s, now=now, started=started, kept=kept and kept["progress"]
         )
         self._repeats = Repeats()
-        self._lines: dict[str, str] = dict(kept["lines"]) if kept else {}
+        self._lines: dict[str, tuple[str, float]] = {}
+        for rank, (text, at) in kept["lines"].items() if kept else ():
+            self._lines[rank] = (text, at)
         self._unanswered: dict[str, float] = dict(kept["unanswered"]) if kept else {}
         self._asked_gpus_at = float("-inf")
         self._situation = Situation(UnitState(), "")
@@ -135,7 +139,7 @@ class StallWatch:
         """A line of the log that is no access line: ``message`` as logged, ``text`` without its prefix."""
         rank = _rank_of_line(message) or f"pid {pid}"
         if rank in self._lines or len(self._lines) < _LINES:
-            self._lines[rank] = text[:_LINE_WIDTH]
+            self._lines[rank] = (text[:_LINE_WIDTH], at)
         if self._repeats.is_new(text) and not (probing and is_own_probe(text)):
             self._progress.note(LOG, at)
 
@@ -198,7 +202,8 @@ class StallWatch:
 
     def dump(self) -> dict[str, t.Any]:
         """For the next slice of the wait: plain JSON values, a few KiB."""
-        return {"progress": self._progress.dump(), "lines": self._lines, "unanswered": self._unanswered}
+        lines = {rank: list(line) for rank, line in self._lines.items()}
+        return {"progress": self._progress.dump(), "lines": lines, "unanswered": self._unanswered}
 
     def lists(self, now: float, *, last_line: str) -> dict[str, t.Any]:
         """`stalled`, `processes` and, where there are some, `gpus` of the result's diagnosis."""
@@ -218,12 +223,13 @@ class StallWatch:
         quiet = progress.quiet_for(now)
         lists = self.lists(now, last_line=last_line)
         view = self._gpus()
-        cause, what = verdict, f"in phase {situation.phase or 'starting'} nothing moved for {quiet:.0f} s"
+        cause, where = verdict, f"in phase {situation.phase or 'starting'}"
+        what = f"nothing moved for {quiet:.0f} s {where}"
         if verdict == SPINNING:
-            what = f"in phase {situation.phase or 'starting'} only the CPU moved for {quiet:.0f} s, and no compiler is at work"
+            what = f"only the CPU moved for {quiet:.0f} s {where}, and no compiler is at work"
         if verdict == STALLED and not situation.fired_up:
             still = min(item["since_s"] for item in lists["stalled"])
-            what = f"in phase {situation.phase or 'starting'} nothing moved for {still:.0f} s"
+            what = f"nothing moved for {still:.0f} s {where}"
         if situation.port_open and self._unanswered:
             path, since = min(self._unanswered.items(), key=lambda item: item[1])
             cause = DEAF
@@ -234,7 +240,7 @@ class StallWatch:
             cause, certain = COLLECTIVE_HANG, True
             remedy = _collective_remedy()
             what += f"; {_full_at_idle_power(spinning)}"
-        suspects = self._suspects(lists["processes"])
+        suspects = self._suspects(lists["processes"], now)
         if suspects.text:
             what += f"; {suspects.text}"
         if suspects.remedy:
@@ -252,13 +258,12 @@ class StallWatch:
     def _shown(self) -> list[ProcessSample]:
         known = [p for p in self._progress.processes if p.role in _ORDER]
         if any(process.role == "scheduler" for process in known):
-            # Until they have a title, ranks are other processes; afterwards those are nobody of interest.
-            known = [process for process in known if process.role != "other"]
+            # Until they have a title, ranks are other processes; afterwards those are of interest only if they are stuck.
+            known = [process for process in known if process.role != "other" or process.state in "TtD"]
         return sorted(known, key=lambda p: (_ORDER.index(p.role), _rank_order(p.rank), p.pid))[:_PROCESSES]
 
     def _describe(self, process: ProcessSample) -> dict[str, t.Any]:
         state = STATE_NAMES.get(process.state, "")
-        main_line = self._lines.get("") if process.role == "main" else None
         return {
             "role": process.role,
             "rank": process.rank,
@@ -267,10 +272,10 @@ class StallWatch:
             "wchan": self._machine.wait_channel(process.pid),
             "cpu_percent": self._progress.cpu_percent(process),
             "rss_bytes": process.rss_bytes,
-            "last_line": self._lines.get(process.rank or f"pid {process.pid}", main_line or ""),
+            "last_line": self._lines.get(process.rank or f"pid {process.pid}", ("", 0.0))[0],
         }
 
-    def _suspects(self, processes: t.Sequence[t.Mapping[str, t.Any]]) -> _Suspects:
+    def _suspects(self, processes: t.Sequence[t.Mapping[str, t.Any]], now: float) -> _Suspects:
         if self._machine.frozen(self._situation.unit):
             unit = self._situation.unit.id
             return _Suspects(f"the control group of {unit} is frozen", f"Thaw it: `systemctl thaw {unit}`.")
@@ -292,7 +297,26 @@ class StallWatch:
                 f"{_names(waiting)} cannot be interrupted (D) in {where}",
                 "The kernel waits for storage or a driver: look at the mounts of the models and at the kernel's log.",
             )
-        return _Suspects(_odd_one_out([process for process in processes if process["role"] == "scheduler"]))
+        ranks = [process for process in processes if process["role"] == "scheduler"]
+        return _Suspects(_odd_one_out(ranks) or (self._behind(ranks, now) if self._situation.phase in _ALIKE else ""))
+
+    def _behind(self, ranks: t.Sequence[t.Mapping[str, t.Any]], now: float) -> str:
+        """Ranks that came less far than the others, by their last lines; '' = they all got to the same place."""
+        groups: dict[str, list[t.Mapping[str, t.Any]]] = {}
+        for rank in ranks:
+            groups.setdefault(_DIGITS.sub("0", rank["last_line"]), []).append(rank)
+        if len(groups) < 2:
+            return ""
+
+        def told(group: t.Sequence[t.Mapping[str, t.Any]]) -> float:
+            return max(self._lines.get(rank["rank"] or f"pid {rank['pid']}", ("", 0.0))[1] for rank in group)
+
+        behind, *others = sorted(groups.values(), key=told)
+        if len(behind) > len(ranks) / 2:
+            # What one rank tells for all of them, such as progress, is no difference.
+            return ""
+        seconds = f"{now - told(behind):.0f} s ago" if told(behind) else "ever"
+        return f"{_names(behind)} logged last {behind[0]['last_line']!r} ({seconds}), others {others[-1][0]['last_line']!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -351,7 +375,7 @@ def _in_words(process: t.Mapping[str, t.Any]) -> str:
 
 
 def _odd_one_out(ranks: t.Sequence[t.Mapping[str, t.Any]]) -> str:
-    """The rank that the others wait for, '' = they all do the same."""
+    """The rank that the others wait for, by their CPU; '' = they all do the same."""
     known = [rank for rank in ranks if rank["cpu_percent"] is not None]
     spin = [rank for rank in known if rank["cpu_percent"] >= _SPINS]
     wait = [rank for rank in known if rank["cpu_percent"] < _WAITS]
@@ -359,13 +383,6 @@ def _odd_one_out(ranks: t.Sequence[t.Mapping[str, t.Any]]) -> str:
         if len(wait) <= len(spin):
             return f"{_names(wait)} stands still while {len(spin)} other ranks spin"
         return f"{_names(spin)} spins while {len(wait)} other ranks wait"
-    lines: dict[str, list[t.Mapping[str, t.Any]]] = {}
-    for rank in ranks:
-        lines.setdefault(_DIGITS.sub("0", rank["last_line"]), []).append(rank)
-    if len(lines) == 2 and len(ranks) > 2:
-        fewer, more = sorted(lines.values(), key=len)
-        if len(fewer) < len(more):
-            return f"{_names(fewer)} logged last {fewer[0]['last_line']!r}, the other ranks {more[0]['last_line']!r}"
     return ""
 
 

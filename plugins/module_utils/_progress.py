@@ -160,14 +160,13 @@ class Progress:
         self._last: tuple[ProcessSample, ...] = ()
         self._last_at: float | None = None
         self._usage: list[tuple[float, dict[str, float]]] = []
-        self._kept_at = now
+        self._kept = kept
         if kept:
-            self._kept_at = kept["at"]
             self._moved.update({name: at for name, at in kept["moved"].items() if name in SIGNALS})
             for name, bases in (("cpu", self._cpu), ("io", self._io), ("memory", self._memory)):
-                bases.update({key: _Base(value, kept["at"]) for key, value in kept[name].items()})
-            self._known_digests = dict(kept["known"])
-            self._gpu = {int(pid): mib for pid, mib in kept["gpu"].items()}
+                bases.update({key: _Base(value, kept["at"]) for key, value in kept.get(name, {}).items()})
+            self._known_digests = dict(kept.get("known", {}))
+            self._gpu = {int(pid): mib for pid, mib in kept.get("gpu", {}).items()}
 
     # --- what comes in
 
@@ -320,20 +319,20 @@ class Progress:
 
     def dump(self) -> dict[str, t.Any]:
         """The clocks as plain JSON values, small. What changes until the next slice counts as progress of that slice."""
+        if self._last_at is None:
+            return {**(self._kept or {}), "moved": dict(self._moved)}
         # Hundreds of compile workers are no news; the engine's processes come first.
-        ordered = sorted(self._last, key=lambda p: p.role not in _ENGINE_ROLES)
-        kept = {_key(p) for p in ordered[:_KEPT_PROCESSES]}
-
-        def values(bases: Mapping[str, _Base]) -> dict[str, float]:
-            return {key: base.value for key, base in bases.items() if key.partition("+")[0] in kept}
-
+        ordered = sorted(self._last, key=lambda p: p.role not in _ENGINE_ROLES)[:_KEPT_PROCESSES]
         return {
-            "at": self._last_at if self._last_at is not None else self._kept_at,
+            "at": self._last_at,
             "moved": dict(self._moved),
-            "cpu": values(self._cpu),
-            "io": values(self._io),
-            "memory": values(self._memory),
-            "known": self._known_digests if self._known is None else _digests(self._known),
+            "cpu": {
+                **{_key(p): p.cpu_s for p in ordered},
+                **{f"{_key(p)}+": p.children_cpu_s for p in ordered},
+            },
+            "io": {_key(p): p.io_bytes for p in ordered if p.io_bytes is not None},
+            "memory": {_key(p): p.rss_bytes for p in ordered},
+            "known": _digests(self._known or ()),
             "gpu": {str(pid): mib for pid, mib in self._gpu.items()},
         }
 

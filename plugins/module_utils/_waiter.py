@@ -97,6 +97,9 @@ _TICK_BUSY_S = 0.02
 # Requests are logged by the server: none before its log says that they can succeed, few when the log says nothing.
 _HTTP_RETRY_S = 0.1
 _HTTP_RETRY_QUIET_S = 2.0
+# journalctl passes a lone line on after a third of a second. The server's own warm-up is a connection to itself, whose end
+# can be seen at once; "up" follows within this time.
+_HTTP_CLIENT_LEFT_S = 0.3
 # A follower cannot see when its leader can answer; each follower asks.
 _LEADER_RETRY_S = 0.5
 _HTTP_TIMEOUT_S = 10.0
@@ -357,6 +360,10 @@ class Host(Machine):
     def port(self, unit: UnitState) -> PortView:
         """Who listens on the server's port now."""
 
+    def clients(self) -> frozenset[bytes] | None:
+        """Identities of the open connections to the server's port; None: they cannot be seen."""
+        return None
+
     @abc.abstractmethod
     def history(self, cursor: str | None) -> t.Iterable[list[Entry]]:
         """The watched invocation's journal so far, after ``cursor``, in parts of bounded size."""
@@ -483,6 +490,9 @@ class Waiter:
         self._dirty = True
         self._exit_seen_at: float | None = None
         self._next_http = 0.0
+        self._clients: frozenset[bytes] = frozenset()
+        self._client_left_at = float("-inf")
+        self._warming = False
         self._early_identity = ""
         self._ready_path = "/ready"
         self._generation_failures = 0
@@ -707,9 +717,10 @@ class Waiter:
                     self._stop_requested = True
                 elif entry.message_id == STARTING_MESSAGE_ID:
                     self._began_in_journal = True
-            progress_us = self._log.last_progress_us
+            before = self._log.last_line
             self._log.feed(entry)
-            if entry.own and self._log.last_progress_us > progress_us:
+            # Lines of polls are not kept there. The times of several processes need not be in order.
+            if entry.own and self._log.last_line is not before:
                 self._stalls.note_line(
                     message=entry.message,
                     text=self._log.last_line,
@@ -879,7 +890,9 @@ class Waiter:
         else:
             self._let_go()
             self._last_http = {}
-        waiting = next((gate for gate in self._gate_list() if gate.passed is not True), None)
+        missing = [gate for gate in self._gate_list() if gate.passed is not True]
+        # One that says why tells more than one that only waits.
+        waiting = next((gate for gate in missing if gate.cause), missing[0] if missing else None)
         return self._finding(
             LOADING, False, waiting.cause if waiting else "", waiting.detail if waiting else judged.detail
         )
@@ -1008,9 +1021,12 @@ class Waiter:
 
     def _check_server(self) -> _Finding | None:
         """Gates 4 to 6. None: nothing final; the gates say what is missing."""
+        if self._warming:
+            self._attend_clients()
         if self._host.monotonic() < self._next_http:
             self._gates.update(self._last_http)
             return None
+        self._warming = False
         finding = self._ask_server()
         names = ("identity", "serving", "stability")
         self._last_http = {
@@ -1087,8 +1103,20 @@ class Waiter:
         if self._node_rank():
             self._next_http = self._host.monotonic() + _LEADER_RETRY_S
             return
-        quiet = self._log.uvicorn_running and not self._log.fired_up
-        self._next_http = self._host.monotonic() + (_HTTP_RETRY_QUIET_S if quiet else _HTTP_RETRY_S)
+        now = self._host.monotonic()
+        self._warming = not self._log.fired_up
+        quiet = self._log.uvicorn_running and self._warming and now > self._client_left_at + _HTTP_CLIENT_LEFT_S
+        self._next_http = now + (_HTTP_RETRY_QUIET_S if quiet else _HTTP_RETRY_S)
+
+    def _attend_clients(self) -> None:
+        """Ask again when a connection to the server has ended: it may have been the warm-up."""
+        clients = self._host.clients()
+        if clients is None:
+            return
+        if self._clients - clients:
+            self._client_left_at = self._host.monotonic()
+            self._next_http = 0.0
+        self._clients = clients
 
     def _time_left(self, most: float) -> float:
         """Seconds that a request may take: no more than the wait itself."""

@@ -200,6 +200,19 @@ def test_clocks_go_on_in_the_next_slice(changes: dict[str, t.Any], verdict: str)
     assert second.verdict(110.0) == verdict
 
 
+def test_what_a_poll_adds_up_to_is_no_progress_of_the_next_slice() -> None:
+    def polls(now: float) -> list[ProcessSample]:
+        return [process(cpu_s=0.03 * now, io_bytes=int(20_000 * now), rss_bytes=int(30_000 * now))]
+
+    first = Progress(stall_s=100.0, spin_s=0.0, now=0.0)
+    for now in range(60):
+        first.sample(polls(now), float(now), port_open=True)
+    second = Progress(stall_s=100.0, spin_s=0.0, now=61.0, kept=json.loads(json.dumps(first.dump())))
+    for now in range(61, 101):
+        second.sample(polls(now), float(now), port_open=True)
+    assert second.verdict(100.0) == "stalled"
+
+
 def test_a_slice_without_a_sample_loses_nothing() -> None:
     first = Progress(stall_s=100.0, spin_s=0.0, now=0.0)
     first.sample([process()], 5.0, port_open=True)

@@ -95,6 +95,7 @@ class ScriptedHost(Host):
         self.unit = running()
         self.alive: bool | None = True
         self.port_view = PortView()
+        self.open_connections: frozenset[bytes] | None = None
         self.processes = ENGINE
         self.answers: dict[str, t.Any] = {
             "/v1/models": {"data": [{"id": "kimi-k2.6"}]},
@@ -231,6 +232,9 @@ class ScriptedHost(Host):
 
     def port(self, unit: UnitState) -> PortView:
         return self.port_view
+
+    def clients(self) -> frozenset[bytes] | None:
+        return self.open_connections
 
     def cursor(self) -> str | None:
         return f"c{self._serial}"
@@ -570,6 +574,28 @@ def test_no_request_is_sent_before_the_port_is_ours() -> None:
     host.at(20.0, host.serve)
     host.answers["/ready"] = lambda: (200, b"") if host.now >= 1020 else pytest.fail("asked a foreign server")
     assert wait(host)["ready"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "latest"),
+    [pytest.param(True, 30.2, id="connections are seen"), pytest.param(False, 32.1, id="they are not")],
+)
+def test_the_end_of_the_warm_up_is_noticed_before_the_log_tells_it(seen: bool, latest: float) -> None:
+    host = ScriptedHost()
+    host.load()
+    host.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)")
+    host.port_view = OWN
+    host.answers["/ready"] = (503, b"")
+    if seen:
+        host.open_connections = frozenset((b"warm-up", b"router"))
+        host.at(30.0, host.set(open_connections=frozenset((b"router",))))
+    # The server says "up" to itself a moment after its own request ended; its log would tell it later still.
+    host.at(30.05, lambda: host.answers.update({"/ready": (200, b"")}))
+    result = wait(host)
+    assert result["ready"]
+    assert 30.05 <= result["elapsed"] <= latest
+    # The server's log is not flooded.
+    assert host.requests.count("/ready") <= 25
 
 
 def test_warming_up_is_not_ready_and_is_not_flooded_with_requests() -> None:
@@ -1586,6 +1612,21 @@ def test_a_server_that_is_up_elsewhere_is_not_hung() -> None:
     host.port_view = PortView()
     result = wait(host, timeout="40", stall_timeout=10.0, spin_timeout=20.0)
     assert (result["state"], result["elapsed"] >= 40.0) == ("loading", True)
+
+
+def test_the_rank_that_came_less_far_is_named() -> None:
+    host = loading()
+    host.log_raw(
+        "[2026-11-29 14:24:24 TP0] Load weight begin. avail mem=21.60 GB",
+        "[2026-11-29 14:24:24 TP1] Load weight begin. avail mem=21.60 GB",
+    )
+    host.at(
+        40.0, lambda: host.log_raw("[2026-11-29 14:25:04 TP0] Load weight end. elapsed=40.01 s, type=Qwen3ForCausalLM")
+    )
+    result = wait(host, slice=100.0)
+    result = wait(host, resume=json.loads(json.dumps(result["resume"])))
+    assert "TP1 (pid 92) logged last 'Load weight begin. avail mem=21.60 GB' (34" in result["msg"]
+    assert "others 'Load weight end." in result["msg"]
 
 
 @pytest.mark.parametrize("timeout", ["stall_timeout", "spin_timeout"])
