@@ -27,25 +27,25 @@ def _row(**more: t.Any) -> Fault:
 
 ROWS: tuple[Fault, ...] = (
     _row(
-        id="log-null",
+        id="journal-null",
         what="StandardOutput=null",
         service=("StandardOutput=null",),
         words=("StandardOutput is 'null'", _OTHERS),
     ),
     _row(
-        id="log-file",
+        id="journal-file",
         what="StandardOutput is a file",
         service=("StandardOutput=append:@DIR@/log",),
         words=("StandardOutput is 'append'", _OTHERS),
     ),
     _row(
-        id="log-stderr-file",
+        id="journal-stderr-file",
         what="StandardError alone is a file",
         service=("StandardError=file:@DIR@/log",),
         words=("StandardError is 'file'", _OTHERS),
     ),
     _row(
-        id="log-null-required",
+        id="journal-null-required",
         what="StandardOutput=null, and the markers are required",
         state="loading",
         cause="timeout",
@@ -55,7 +55,7 @@ ROWS: tuple[Fault, ...] = (
         words=("0 of 4 'Load weight end' lines", "StandardOutput is 'null'"),
     ),
     _row(
-        id="log-null-crash",
+        id="journal-null-crash",
         what="a refused argument, and StandardOutput=null",
         state="crashed",
         cause="exited",
@@ -65,20 +65,20 @@ ROWS: tuple[Fault, ...] = (
         words=("exited with status 2", "StandardOutput is 'null'"),
     ),
     _row(
-        id="log-kmsg",
+        id="journal-kmsg",
         what="StandardOutput=kmsg goes to the journal, too",
         service=("StandardOutput=kmsg",),
         options={"markers": "require"},
     ),
     _row(
-        id="log-namespace",
+        id="journal-namespace",
         what="LogNamespace",
         service=("LogNamespace=@NAME@",),
         options={"markers": "require"},
         remove=_NO_NAMESPACE,
     ),
     _row(
-        id="log-namespace-crash",
+        id="journal-namespace-crash",
         what="a refused argument, and LogNamespace",
         state="crashed",
         cause="argument_error",
@@ -89,7 +89,7 @@ ROWS: tuple[Fault, ...] = (
         remove=_NO_NAMESPACE,
     ),
     _row(
-        id="log-dropped",
+        id="journal-dropped",
         what="journald drops all but the first lines (rate limit)",
         # Two seconds after its start at the earliest: until then the lines may be on their way.
         own_time="truth:ready+2",
@@ -98,13 +98,13 @@ ROWS: tuple[Fault, ...] = (
         words=(_OTHERS,),
     ),
     _row(
-        id="log-forbidden",
+        id="journal-forbidden",
         what="a user who may not read the journal",
         observer_user="deploy",
         words=("no permission to read the journal", _OTHERS),
     ),
     _row(
-        id="log-cut",
+        id="journal-cut",
         what="what follows the cut of a long line looks like a marker",
         files={"@DIR@.py": f'import sys; sys.stderr.write("y" * 49152 + "{_MARKER}\\n")'},
         command=f"/bin/sh -c '/usr/bin/python3 @DIR@.py; exec {_SERVER}'",
@@ -116,10 +116,10 @@ ROWS: tuple[Fault, ...] = (
         remove="rm -f @DIR@.py",
     ),
     _row(
-        id="log-flood",
-        what="5,000 lines a second beside the server's own",
+        id="journal-flood",
+        what="2,000 lines a second beside the server's own",
         command=(
-            f"/bin/sh -c '/usr/bin/python3 {units.COLLECTION}/tests/support/observer/flood.py 5000 5 & exec {_SERVER}'"
+            f"/bin/sh -c '/usr/bin/python3 {units.COLLECTION}/tests/support/observer/flood.py 2000 5 & exec {_SERVER}'"
         ),
         options={"markers": "require"},
     ),
