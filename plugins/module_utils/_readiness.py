@@ -248,6 +248,12 @@ _NOT_COMPARED = frozenset(("enable_dp_attention", "served_model_name"))
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+# Every release reports these (0.4.6 and later): where they are missing, something else answers.
+_ALWAYS_REPORTED = frozenset(
+    ("dp_size", "model_path", "speculative_algorithm", "speculative_draft_model_path", "tp_size")
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """One argument that runs with another value than asked; ``held`` ones fail the gate."""
@@ -347,6 +353,8 @@ def compare_settings(asked: t.Mapping[str, t.Any], info: t.Mapping[str, t.Any]) 
         reported, running = _running_value(name, info)
         if not reported:
             unreported.append(name)
+            if name in _ALWAYS_REPORTED and wanted is not False:
+                differences.append(Difference(name=name, asked=wanted, running=None, held=True))
             continue
         if same_value(wanted, running):
             continue

@@ -114,6 +114,19 @@ _LOG_ROWS = (
         level=CERTAIN,
     ),
     _row(
+        "F10-name",
+        "address_not_available",
+        ("[Errno -",),
+        "the server could not bind its port: {problem}",
+        "Correct --host: this host does not know the name.",
+        "uvicorn: socket.gaierror",
+        pattern=(
+            r"^\[Errno -\d+\] (?P<problem>Name or service not known|Temporary failure in name resolution"
+            r"|No address associated with hostname|Name does not resolve)"
+        ),
+        level=CERTAIN,
+    ),
+    _row(
         "F1",
         "argument_error",
         (": error: ",),

@@ -125,7 +125,10 @@ class Row:
             self.marks["started"] = time.monotonic()
             doing = threading.Thread(target=self._act)
             doing.start()
-            answer, errors = observer.communicate(json.dumps(self.row["options"]), timeout=_LIMIT_S)
+            options = json.dumps(self.row["options"])
+            if "@INVOCATION@" in options:
+                options = options.replace("@INVOCATION@", self._property("InvocationID"))
+            answer, errors = observer.communicate(options, timeout=_LIMIT_S)
             self.marks["answered"] = time.monotonic()
             doing.join()
         except subprocess.TimeoutExpired:
@@ -157,8 +160,8 @@ class Row:
         for number, action in enumerate(self.row["actions"]):
             try:
                 self._wait_for(action["when"])
-                _shell(action["do"], check=True)
                 self.marks[f"action {number}"] = time.monotonic()
+                _shell(action["do"], check=True)
             except (OSError, RuntimeError) as error:
                 self.trouble.append(str(error))
                 return
@@ -173,6 +176,10 @@ class Row:
             _until(lambda: subprocess.run(["sh", "-c", value], stdout=subprocess.DEVNULL).returncode == 0, when)
         else:
             raise RuntimeError(f"unknown moment {when!r}")
+
+    def _property(self, name: str) -> str:
+        argv = ["systemctl", "show", "--value", "--property", name, "--", self.row["unit"]]
+        return subprocess.run(argv, capture_output=True, text=True).stdout.strip()
 
     def _stamps(self) -> dict[str, float]:
         argv = ["systemctl", "show", "--property", ",".join(STAMPS), "--", self.row["unit"]]
@@ -252,9 +259,14 @@ def main() -> None:
             _shell(row["prepare"], check=True)
         # Once for all: it stops PID 1 for a moment, which would make other rows' verdicts late.
         subprocess.run(["systemctl", "daemon-reload"], check=True)
-        with Machine() as machine, concurrent.futures.ThreadPoolExecutor(plan["side_by_side"]) as pool:
-            for done in concurrent.futures.as_completed([pool.submit(Row(row).run) for row in rows]):
-                _say(done.result())
+        with Machine() as machine:
+            beside = [row for row in rows if not row["alone"]]
+            with concurrent.futures.ThreadPoolExecutor(plan["side_by_side"]) as pool:
+                for done in concurrent.futures.as_completed([pool.submit(Row(row).run) for row in beside]):
+                    _say(done.result())
+            for row in rows:
+                if row["alone"]:
+                    _say(Row(row).run())
         _say({"machine": machine.figures()})
     finally:
         for path, _text in files:

@@ -16,6 +16,7 @@ from ansible_collections.specdec.serving.tests.support.fault_matrix.model import
 from ansible_collections.specdec.serving.tests.support.fault_matrix.report import Report
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, down, up
 from ansible_collections.specdec.serving.tests.support.observer import units
+from ansible_collections.specdec.serving.tests.support.stand_in.harness import KERNEL_LOG
 
 _FIRST_PORT = 32000
 _GUEST = f"{units.COLLECTION}/tests/support/fault_matrix/guest.py"
@@ -39,6 +40,8 @@ def run_on(host: Host, faults: t.Sequence[Fault], *, limit_s: float, side_by_sid
     """Run the rows on a host that shows this checkout."""
     chosen = [fault for fault in faults if not fault.skip]
     write_certificates(host, TLS)
+    if any(fault.needs == "kernel_log" for fault in chosen):
+        host.exec(["sh", "-c", KERNEL_LOG])
     # The journal keeps what earlier units of a name logged.
     serial = time.time_ns() // 10**9
     rows = [

@@ -17,8 +17,11 @@ FOLDER = "/run/matrix"
 TLS = f"{FOLDER}/tls"
 #: What a verdict may need after the fault's own time, in seconds.
 LIMIT_S = 0.5
+_WANTS = "/etc/systemd/system/multi-user.target.wants"
 # Truth and verdict are stamped by two processes, one after the other.
 _EARLY_S = 0.02
+# A request is older than the server's note of it, and a process may have stood still before it said so.
+_EARLY_HUNG_S = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +47,10 @@ class Fault:
 
     - ``exit``: when systemd says that the main process ended; ``inactive``, ``state``: when the unit became inactive, when
       it last changed;
-    - ``truth:EVENT``: when the server noted it; ``action:N``: when action N was done;
+    - ``truth:EVENT``: when the server noted it; ``action:N``: when action N began;
     - ``timeout``: when the wait's time was over; ``wait``: when the wait began, since the fault was there before.
 
-    ``+SECONDS`` may follow (``truth:fault+2``).
+    ``+SECONDS`` may follow (``truth:fault+2``). In options ``@INVOCATION@`` is the unit's at the wait's beginning.
     """
 
     id: str
@@ -55,6 +58,8 @@ class Fault:
     what: str
     state: str
     cause: str = ""
+    #: The row of the table of known failures that explains it ("" = any or none).
+    row: str = ""
     #: Texts that the message, the diagnosis, the gates or the notices must hold.
     words: tuple[str, ...] = ()
     own_time: str = "exit"
@@ -68,6 +73,7 @@ class Fault:
     text: str | None = None
     #: Further files.
     files: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    enabled: bool = True
     #: The start job waits for 0.7 s in systemd's queue, so that the fault strikes while the wait looks on.
     held: bool = False
     #: Scripts: when files are made, before and in place of the start, after the row, when files are removed.
@@ -85,6 +91,11 @@ class Fault:
     observer_environment: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Who waits: root, or a user without rights.
     observer_user: str = "root"
+    #: What the host must have: ``kernel_log`` ("" = nothing special).
+    needs: str = ""
+    #: It takes the whole machine, so nothing runs beside it; it takes longer than half a minute.
+    alone: bool = False
+    slow: bool = False
     #: Why this row cannot run here ("" = it can).
     skip: str = ""
 
@@ -115,35 +126,32 @@ def prepared(fault: Fault, *, serial: int, port: int, address: str) -> dict[str,
     unit = f"sglang-{name}.service"
     hold = f"matrix-hold-{name}.service"
     files = dict(fault.files)
+    enable = f"ln -s ../{unit} {_WANTS}/{unit}; " if fault.enabled and fault.text != "" else ""
     if fault.text != "":
         files[f"/etc/systemd/system/{unit}"] = fault.text if fault.text is not None else _unit_text(fault, truth, hold)
     if fault.held:
         files[f"/etc/systemd/system/{hold}"] = "[Service]\nType=oneshot\nExecStart=/bin/sleep 0.7\n"
     command = ["env", f"PYTHONPATH={units.ROOT}", "python3", "-B", units.OBSERVER, *fault.switches]
     if fault.observer_user != "root":
-        command = [
-            "setpriv",
-            f"--reuid={fault.observer_user}",
-            f"--regid={fault.observer_user}",
-            "--clear-groups",
-            *command,
-        ]
+        command = ["runuser", "-u", fault.observer_user, "--", *command]
     row = {
         "id": fault.id,
         "unit": unit,
         "port": port,
         "truth": truth,
         "files": files,
-        "prepare": f"mkdir -p {folder}; chmod 0777 {folder}; {fault.prepare}",
+        # Enabled, as the role leaves it: systemd forgets how a unit ended that nothing refers to.
+        "prepare": f"mkdir -p {folder} {_WANTS}; chmod 0777 {folder}; {enable}{fault.prepare}",
         "before": fault.before,
         "start": fault.start,
         "after": fault.after,
-        "remove": f"{fault.remove}\nrm -rf {folder}",
+        "remove": f"{fault.remove}\nrm -rf {folder} {_WANTS}/{unit}",
         "neighbours": [list(argv) for argv in fault.neighbours],
         "actions": [dataclasses.asdict(action) for action in fault.actions],
         "options": {**units.ready_options(unit=unit, port=port), **fault.options},
         "observer": command,
         "words": list(fault.words),
+        "alone": fault.alone,
         "observer_environment": dict(fault.observer_environment),
     }
     words = {"@UNIT@": unit, "@NAME@": name, "@PORT@": str(port), "@DIR@": folder, "@TLS@": TLS, "@ADDRESS@": address}
@@ -181,11 +189,14 @@ def judged(fault: Fault, found: t.Mapping[str, t.Any], *, words: t.Sequence[str]
         ],
         ensure_ascii=False,
     )
+    if fault.row and diagnosis.get("id") != fault.row:
+        problems.append(f"row {diagnosis.get('id')!r}, expected {fault.row!r}")
     problems += [f"not said: {word!r}" for word in words if json.dumps(word, ensure_ascii=False)[1:-1] not in said]
     seconds = _seconds(fault, found)
     if seconds is None and not found["trouble"]:
         problems.append(f"the fault's own time ({fault.own_time}) is not known")
-    if seconds is not None and seconds < -_EARLY_S:
+    early_s = _EARLY_HUNG_S if fault.state == "hung" else _EARLY_S
+    if seconds is not None and seconds < -early_s:
         problems.append(f"the verdict came {-seconds:.3f} s before the fault's own time")
     return Outcome(
         fault=fault,

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from ansible_collections.specdec.serving.tests.support.fault_matrix import rows_systemd
+from ansible_collections.specdec.serving.tests.support.fault_matrix import (
+    rows_catalogue,
+    rows_journal,
+    rows_server,
+    rows_systemd,
+)
 from ansible_collections.specdec.serving.tests.support.fault_matrix.model import Fault
 
 
 def faults() -> tuple[Fault, ...]:
     """Every row, each under a name of its own."""
-    found = (*rows_systemd.ROWS,)
+    found = (*rows_systemd.ROWS, *rows_server.ROWS, *rows_journal.ROWS, *rows_catalogue.rows())
     names = [fault.id for fault in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

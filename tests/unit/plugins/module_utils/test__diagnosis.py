@@ -107,6 +107,7 @@ SAMPLES: dict[str, list[Any]] = {
             f"{STAMP} The server is fired up and ready to roll!",
         ]
     ],
+    "F10-name": [[f"{STAMP} ERROR:    [Errno -2] Name or service not known"]],
     "F35": [
         [
             f"{STAMP} Initialization failed. warmup error: Traceback (most recent call last):",

@@ -227,6 +227,21 @@ def test_judge_unit(seen: UnitState, options: dict[str, t.Any], state: str, fina
 
 
 @pytest.mark.parametrize(
+    ("name", "asked", "held"),
+    [
+        pytest.param("speculative_algorithm", "DFLASH", True, id="the algorithm"),
+        pytest.param("tp_size", 2, True, id="tensor parallelism"),
+        pytest.param("cuda_graph_backend_decode", "full", False, id="what older releases call otherwise"),
+        pytest.param("chunked_prefill_size", 2048, False, id="what may differ"),
+    ],
+)
+def test_what_every_release_reports_must_be_there(name: str, asked: t.Any, held: bool) -> None:
+    differences, unreported = compare_settings({name: asked}, {"model_path": "/m"})
+    assert unreported == [name]
+    assert [difference.name for difference in differences if difference.held] == ([name] if held else [])
+
+
+@pytest.mark.parametrize(
     ("state", "remedy"),
     [("masked", "`systemctl unmask x.service`"), ("masked-runtime", "`systemctl unmask --runtime x.service`")],
 )

@@ -109,4 +109,4 @@ def test_the_catalogue_covers_what_the_diagnosis_knows() -> None:
     told = {entry["expected"].get("id") for entry in CATALOGUE.values()}
     told |= {entry["expected"].get("warning") for entry in CATALOGUE.values()}
     missing = {row.id for row in SIGNATURES if row.where not in ("exit", "manager")} - told
-    assert {id_ for id_ in missing if not id_.endswith("-older")} == {"F9", "F10"}
+    assert {id_ for id_ in missing if not id_.endswith("-older")} == {"F9", "F10", "F10-name"}

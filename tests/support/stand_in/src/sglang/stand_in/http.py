@@ -202,6 +202,10 @@ class HttpServer:
                 if not data:
                     return None, b""
                 buffer += data
+                if not buffer[:1].isalpha():
+                    # A TLS handshake, say: uvicorn's parser does not wait for the end of the line.
+                    _send_plain(connection, 400, b"Invalid HTTP request received.")
+                    return None, b""
                 if len(buffer) > _HEAD_LIMIT:
                     raise ValueError("head too long")
         except socket.timeout:
