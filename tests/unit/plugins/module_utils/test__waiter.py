@@ -944,7 +944,7 @@ def test_one_odd_answer_is_no_verdict() -> None:
     host = ScriptedHost()
     host.serve()
     good = host.answers["/v1/models"]
-    odd = [(200, b"<html>"), (307, b""), (200, b"<html>"), (200, b"<html>")]
+    odd = [(200, b"<html>"), (200, b"<html>"), (500, b""), (200, b"<html>"), (200, b"<html>")]
     answers = iter([*odd, *[good] * 9])
     host.answers["/v1/models"] = lambda: next(answers)
     assert wait(host)["ready"]
