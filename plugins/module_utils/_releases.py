@@ -16,7 +16,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._server_args impor
 
 __all__ = ["Release", "flags", "release_features", "reports_verify_steps"]
 
-_Number = t.Tuple[int, int, int]  # noqa: UP006 (evaluated when this is imported, by Python 3.9 too)
+_Number = tuple[int, int, int]
 _NEWEST: t.Final[_Number] = (999, 0, 0)
 
 

@@ -19,7 +19,7 @@ description:
     (2) C(port_owner): every socket that could answer on O(port) belongs to the unit's control group.
     (3) C(markers): the journal of this invocation holds the expected number of C(Load weight end) lines.
     (4) C(identity): C(/v1/models) lists O(model), C(/model_info) has O(model_path), C(/server_info) agrees with O(settings).
-    (5) C(serving): C(/ready) (SGLang 0.5.20 and newer) or C(/health) is 200, and O(generation_tokens) tokens are generated; with
+    (5) C(serving): C(/ready) (SGLang 0.5.20 and newer) or C(/health_generate) is 200, and O(generation_tokens) tokens are generated; with
     speculation at least two verify steps ran.
     (6) C(stability): after the HTTP checks, invocation, main process, socket owner and engine processes are what they were before,
     and all of it holds for O(stable_for)."
@@ -27,6 +27,8 @@ description:
   - The task runs as an action plugin in slices, prints one progress line a slice, and goes on after a dropped connection.
   - In check mode it observes once and generates nothing.
 notes:
+  - "SGLang 0.5.23 is tested for real; log texts, endpoints and ways to end of 0.4.6, 0.5.9 and 0.5.12 are read from their source and tested
+    with stand-ins. 0.4.6 does not tell how many verify steps a request took: there the gate C(serving) asks for the tokens alone."
   - Needs root, or the group C(systemd-journal) for the journal. Who owns the port is found without root on cgroup v2.
   - "The journal (that of the unit's C(LogNamespace), too) gives the markers, RV(timeline), RV(weights) and most diagnoses. It cannot when
     the unit's C(StandardOutput) or C(StandardError) is a file, a terminal or nothing, when journald drops lines (rate limit), when its
