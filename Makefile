@@ -44,6 +44,10 @@ bench: $(LINK) ## measure lags, CPU and false verdicts beside the usual ways to 
 	@PYTHONPATH=.collections python -m ansible_collections.specdec.serving.tests.performance.bench \
 	  $(if $(SEED),--seed $(SEED)) $(if $(RACES),--races $(RACES)) $(if $(ROWS),--rows $(ROWS))
 
+.PHONY: matrix
+matrix: $(LINK) ## put every fault through the real wait and print one table; ROWS="NAME..." chooses, SLOW=--slow adds
+	@PYTHONPATH=.collections python3 -m ansible_collections.specdec.serving.tests.support.fault_matrix $(SLOW) $(ROWS)
+
 .PHONY: lint
 lint: $(LINK) ## check style, types, documentation and Ansible's own rules
 	@$(TOOLCHAIN).tiers lint

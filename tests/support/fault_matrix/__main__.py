@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import fnmatch
 import sys
 
@@ -22,12 +23,15 @@ def main() -> int:
     parser.add_argument("--host", default="matrix", help="name of the lab host")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds from the fault to the verdict")
     parser.add_argument("--side-by-side", type=int, default=2, help="rows that run at the same time")
+    parser.add_argument("--slow", action="store_true", help="also rows that take minutes")
     parser.add_argument("--keep", action="store_true", help="leave the lab host for the next run")
     options = parser.parse_args()
     chosen = [
-        fault
-        for fault in faults()
-        if not options.patterns or any(fnmatch.fnmatch(fault.id, pattern) for pattern in options.patterns)
+        fault for fault in faults() if any(fnmatch.fnmatch(fault.id, pattern) for pattern in options.patterns or ["*"])
+    ]
+    chosen = [
+        dataclasses.replace(fault, skip="takes minutes: --slow runs it") if fault.slow and not options.slow else fault
+        for fault in chosen
     ]
     if not chosen:
         parser.error(f"no fault is called {' or '.join(options.patterns)}")
