@@ -82,7 +82,7 @@ _LOST_FOLLOWERS = 5
 _FOLLOW_AGAIN_S = 1.0
 # Of a chatty server it would in the end map hundreds of megabytes of the journal.
 _FOLLOWER_BYTES = 20 * 1024 * 1024
-_WEIGH_S = 0.5
+_WEIGH_LINES = 5000
 _RUN = command_runner(timeout=30.0)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -119,7 +119,7 @@ class SystemHost(Host):
         self._lost_followers = 0
         self._follow_again_at = 0.0
         self._chatty = False
-        self._weigh_at = 0.0
+        self._lines_since = 0
         self._from_the_end = False
         self._owners: tuple[frozenset[Listener], tuple[Owner, ...], tuple[str, ...]] = (frozenset(), (), ())
         self._invocations: dict[tuple[int, int], str] = {}
@@ -384,6 +384,7 @@ class SystemHost(Host):
         known_us = self._read_us
         entries = self._taken(self._follower)
         self._chatty = len(entries) >= _CHATTY_LINES
+        self._lines_since += len(entries)
         if entries:
             self._lost_followers = 0
             if self._from_the_end:
@@ -396,8 +397,8 @@ class SystemHost(Host):
                 self._journal_error = self._follower.error or "journalctl ends again and again"
             self._end_following()
             self._follow_again_at = time.monotonic() + _FOLLOW_AGAIN_S
-        elif self._chatty and time.monotonic() >= self._weigh_at and not self._follower.in_a_line:
-            self._weigh_at = time.monotonic() + _WEIGH_S
+        elif self._lines_since >= _WEIGH_LINES and not self._follower.in_a_line:
+            self._lines_since = 0
             if self._follower.resident_bytes > _FOLLOWER_BYTES:
                 self._end_following()
         return entries
