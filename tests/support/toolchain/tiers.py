@@ -135,7 +135,12 @@ def long(*, seed: int) -> list[Step]:
     """Return the steps of `make test-long`: what takes longer than `make test` may, one after the other where it is heavy."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
     races = _pytest("long races", "tests/integration/races", seed=seed, needs=lab)
-    return [dataclasses.replace(races, environ={RACES: os.environ.get(RACES) or "1000"}, slots=2, limit_s=3600)]
+    flood = ("python", "-m", f"{_COLLECTION}.tests.performance.flood", "--seconds", "60")
+    return [
+        # Alone, since it measures how late a verdict comes.
+        Step(name="long flood", argv=flood, needs=lab, slots=2, limit_s=600),
+        dataclasses.replace(races, environ={RACES: os.environ.get(RACES) or "1000"}, slots=2, limit_s=3600),
+    ]
 
 
 def molecule() -> list[Step]:
