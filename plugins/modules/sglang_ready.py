@@ -59,7 +59,7 @@ attributes:
     support: full
 options:
   unit:
-    description: Full name of the unit, such as V(sglang-k26-dflash.service).
+    description: Full name of the unit, such as V(sglang-k26-dflash.service). An alias is resolved, which the C(unit) gate and the message say.
     type: str
     required: true
   host:
@@ -81,7 +81,7 @@ options:
     type: bool
     default: true
   ca_path:
-    description: File on the target with the certificate authorities to trust instead of the system's.
+    description: File on the target with the certificate authorities to trust instead of the system's. One that cannot be used is refused.
     type: path
   api_key:
     description: The server's API key. Never part of the result.
@@ -410,6 +410,9 @@ diagnosis:
     cause:
       description:
         - The cause in one word, such as V(port_conflict). V(exception) when no row fits an exception.
+        - Some end the wait although the process lives, since waiting cannot change them. V(unauthorized), V(wrong_model),
+          V(wrong_model_path), V(settings_mismatch), V(wrong_address), V(speculation_not_exercised), V(generation_failed),
+          V(tls_certificate), V(tls_expected), V(tls_missing), V(redirected), V(not_http), V(not_json), V(huge_answer).
         - Of a hung server it is V(stalled) (nothing moved), V(spinning) (only the CPU moved), V(collective_hang) (GPUs at full utilisation
           and idle power), V(deaf) (it accepts connections and never answers), or a GPU fault of the kernel's log.
       type: str
