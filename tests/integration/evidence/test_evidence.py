@@ -239,7 +239,7 @@ def test_a_wait_that_is_killed_at_any_moment_leaves_no_half_archive(unit: t.Any)
     result = unit.judge()
     asked = {
         "seed": seed,
-        "rounds": 15,
+        "rounds": 8,
         "seconds": 1.2 * (time.monotonic() - began),
         "result": {**result, "notices": []},
         "params": units.ready_options(unit=unit.unit, port=unit.port, state_dir=unit.state_dir, keep_evidence=5),
