@@ -108,7 +108,7 @@ def test_progress_is_printed_and_the_timeout_counts_over_slices(server: t.Any, t
     output, answer = task.run(timeout=18)
     assert (answer["failed"], answer["state"]) == (True, "loading")
     assert 18.0 <= answer["elapsed"] < 20.0
-    line = f"{server.host.name} | {server.unit} | loading_weights | ranks 0/4 | 15 s"
+    line = f"{server.host.name} | {server.unit} | loading_weights     | ranks 0/4 |   15 s"
     assert line in output.splitlines(), output
 
 
