@@ -354,7 +354,9 @@ def _rank_order(rank: str) -> list[int]:
 
 
 def _name(process: t.Mapping[str, t.Any]) -> str:
-    return f"{process['rank'] or process['role']} (pid {process['pid']})"
+    # One that has no title yet has no role either.
+    who = process["rank"] or (process["role"] if process["role"] != "other" else "a process")
+    return f"{who} (pid {process['pid']})"
 
 
 def _names(processes: t.Sequence[t.Mapping[str, t.Any]]) -> str:

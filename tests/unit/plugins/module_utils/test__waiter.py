@@ -1629,6 +1629,15 @@ def test_the_rank_that_came_less_far_is_named() -> None:
     assert "others 'Load weight end." in result["msg"]
 
 
+def test_the_clocks_start_when_something_is_awaited_of_it() -> None:
+    host = deaf()
+    host.doing["main", ""] = "still"
+    host.port_view = PortView()
+    host.at(100.0, host.set(port_view=OWN))
+    result = wait(host, stall_timeout=60.0)
+    assert (result["state"], 158.0 <= result["elapsed"] <= 162.0) == ("hung", True)
+
+
 @pytest.mark.parametrize("timeout", ["stall_timeout", "spin_timeout"])
 def test_0_switches_a_verdict_off(timeout: str) -> None:
     host = loading(**({"TP0": "spinning"} if timeout == "spin_timeout" else {}))
