@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -534,7 +535,8 @@ class Follower:
 
     journalctl dies with us, even by SIGKILL: by PR_SET_PDEATHSIG, which is bound to the *thread* that starts it, so
     make a Follower in the main thread; and where ctypes is missing, journalctl itself ends when its output is
-    closed. With `follow=False` the same bounded reading serves a single pass: `ended` tells its end.
+    closed. `quick` leaves that to setpriv(1) where it exists, which starts faster; if we are killed in that very moment
+    journalctl lives until its next line. With `follow=False` the same bounded reading serves a single pass: `ended` tells its end.
     """
 
     def __init__(
@@ -547,6 +549,7 @@ class Follower:
         lines: int | None = None,
         chunk: int = 256 * 1024,
         longest_line: int = 4 * 1024 * 1024,
+        quick: bool = False,
         program: Sequence[str] = ("journalctl",),
     ) -> None:
         words = command(
@@ -570,7 +573,12 @@ class Follower:
         self._stderr = b""
         self._joiner = LineJoiner()
         # A single pass ends by itself, or when it writes to a closed pipe.
-        guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())] if sys.executable and follow else []
+        setpriv = shutil.which("setpriv") if quick and follow else None
+        guarded: list[str] = []
+        if setpriv:
+            guarded = [setpriv, "--pdeathsig", "TERM"]
+        elif sys.executable and follow:
+            guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())]
         self._process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # read while it runs
             [*guarded, *words],
             stdin=subprocess.DEVNULL,

@@ -379,7 +379,10 @@ class SystemHost(Host):
                 self._follower = self._newest(follow=True)
             else:
                 self._follower = journal.Follower(
-                    invocation_id=self._invocation_id, cursor=self._cursor, namespace=self._namespace
+                    invocation_id=self._invocation_id,
+                    cursor=self._cursor,
+                    namespace=self._namespace,
+                    quick=self._chatty,
                 )
         known_us = self._read_us
         entries = self._taken(self._follower)

@@ -167,8 +167,9 @@ def test_the_end_and_its_reason(program: Program, body: str, code: int, error: s
         assert bool(follower.error) is bool(error)
 
 
-def test_no_journalctl_is_told() -> None:
-    with Follower(invocation_id=INVOCATION, program=["/nonexistent/journalctl"]) as follower:
+@pytest.mark.parametrize("quick", [False, True])
+def test_no_journalctl_is_told(quick: bool) -> None:
+    with Follower(invocation_id=INVOCATION, quick=quick, program=["/nonexistent/journalctl"]) as follower:
         assert read_all(follower) == []
         assert "/nonexistent/journalctl: No such file or directory" in follower.error
 
@@ -217,7 +218,7 @@ def test_close_ends_it(program: Program, ignores: bool) -> None:
 _PARENT = """
 import sys, time
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Follower
-follower = Follower(invocation_id=sys.argv[1], program=sys.argv[2:])
+follower = Follower(invocation_id=sys.argv[1], quick=sys.argv[2] == "quick", program=sys.argv[3:])
 while not follower.read():
     time.sleep(0.01)
 print(follower.pid, flush=True)
@@ -225,12 +226,13 @@ time.sleep(60)
 """
 
 
+@pytest.mark.parametrize("start", ["guarded", "quick"])
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_it_dies_with_its_parent_even_while_silent(program: Program, signal_: signal.Signals) -> None:
+def test_it_dies_with_its_parent_even_while_silent(program: Program, signal_: signal.Signals, start: str) -> None:
     # It never writes again, so it would never notice that nobody reads.
     words = program("put(line(1)); time.sleep(600)")
     parent = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, INVOCATION, *words],
+        [sys.executable, "-c", _PARENT, INVOCATION, start, *words],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT / ".collections")},
