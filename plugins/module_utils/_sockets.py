@@ -19,6 +19,8 @@ import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     CGROUP_ROOT,
@@ -36,6 +38,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._redact import mas
 __all__ = [
     "Listener",
     "Owner",
+    "connections",
     "covers",
     "describe_owner",
     "find_owners",
@@ -44,6 +47,7 @@ __all__ = [
     "listeners_sock_diag",
     "listens_on_all",
     "owned_by_cgroup",
+    "parse_connections",
     "parse_diag",
     "parse_proc_net",
     "probe_host",
@@ -51,12 +55,15 @@ __all__ = [
     "url_host",
 ]
 
+_Found = TypeVar("_Found")
+
 # linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _NLMSG_NOOP, _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 1, 2, 3, 4
 _NLM_F_REQUEST, _NLM_F_DUMP, _NLM_F_DUMP_INTR = 0x01, 0x300, 0x10
 _INET_DIAG_SKV6ONLY, _INET_DIAG_CGROUP_ID = 11, 21
+_TCP_ESTABLISHED = 1
 _TCP_LISTEN = 10
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr
 _SOCKID_LENGTH = 48  # inet_diag_sockid: be16 sport, be16 dport, be32 src[4], be32 dst[4], u32 if, u32 cookie[2]
@@ -103,9 +110,9 @@ class Owner:
 # --- NETLINK_SOCK_DIAG --------------------------------------------------------------------------------------------------
 
 
-def _diag_request(family: int, port: int, sequence: int) -> bytes:
+def _diag_request(family: int, port: int, sequence: int, state: int) -> bytes:
     sockid = struct.pack("!HH", port, 0) + bytes(32) + struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN) + sockid
+    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 1 << state) + sockid
     flags = _NLM_F_REQUEST | _NLM_F_DUMP
     return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, flags, sequence, 0) + body
 
@@ -120,11 +127,21 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _parse_message(body: bytes) -> Listener | None:
+def _check_message(body: bytes) -> None:
     if len(body) < _MESSAGE_LENGTH:
         raise OSError(
             errno.EBADMSG, f"sock_diag: message of {len(body)} bytes is shorter than inet_diag_msg ({_MESSAGE_LENGTH})"
         )
+
+
+def _parse_connection(body: bytes) -> bytes | None:
+    """The kernel's identity of an established connection: addresses, ports and its cookie, which is never used again."""
+    _check_message(body)
+    return body[4 : 4 + _SOCKID_LENGTH] if body[1] == _TCP_ESTABLISHED else None
+
+
+def _parse_message(body: bytes) -> Listener | None:
+    _check_message(body)
     family, state = body[0], body[1]
     if state != _TCP_LISTEN or family not in (socket.AF_INET, socket.AF_INET6):
         return None
@@ -152,12 +169,14 @@ def _parse_message(body: bytes) -> Listener | None:
     )
 
 
-def parse_diag(data: bytes, *, sequence: int) -> tuple[list[Listener], bool, bool]:
-    """One datagram of a sock_diag dump: (listeners, the dump is complete, it was interrupted and must be repeated).
+def _parse_dump(
+    data: bytes, *, sequence: int, parse: Callable[[bytes], _Found | None]
+) -> tuple[list[_Found], bool, bool]:
+    """One datagram of a sock_diag dump: (what it holds, the dump is complete, it was interrupted and must be repeated).
 
     Raises OSError: the kernel's own error (NLMSG_ERROR), or EBADMSG for what is no valid message.
     """
-    found: list[Listener] = []
+    found: list[_Found] = []
     interrupted = False
     offset = 0
     while offset < len(data):
@@ -186,15 +205,29 @@ def parse_diag(data: bytes, *, sequence: int) -> tuple[list[Listener], bool, boo
             raise OSError(errno.ENOBUFS, "sock_diag: data lost")
         if kind == _NLMSG_NOOP:
             continue
-        listener = _parse_message(body)
-        if listener is not None:
-            found.append(listener)
+        one = parse(body)
+        if one is not None:
+            found.append(one)
     return found, False, interrupted
 
 
-def _dump(netlink: socket.socket, family: int, port: int, sequence: int) -> tuple[list[Listener], bool]:
-    netlink.sendto(_diag_request(family, port, sequence), (0, 0))
-    found: list[Listener] = []
+def parse_diag(data: bytes, *, sequence: int) -> tuple[list[Listener], bool, bool]:
+    """One datagram of a dump of listeners, as `_parse_dump`."""
+    return _parse_dump(data, sequence=sequence, parse=_parse_message)
+
+
+def parse_connections(data: bytes, *, sequence: int) -> tuple[list[bytes], bool, bool]:
+    """One datagram of a dump of established connections, as `_parse_dump`."""
+    return _parse_dump(data, sequence=sequence, parse=_parse_connection)
+
+
+def _dump(
+    netlink: socket.socket,
+    request: bytes,
+    parse: Callable[[bytes], tuple[list[_Found], bool, bool]],
+) -> tuple[list[_Found], bool]:
+    netlink.sendto(request, (0, 0))
+    found: list[_Found] = []
     interrupted = False
     while True:
         data, _ancillary, flags, address = netlink.recvmsg(_BUFFER)
@@ -202,11 +235,33 @@ def _dump(netlink: socket.socket, family: int, port: int, sequence: int) -> tupl
             raise OSError(errno.EMSGSIZE, f"sock_diag: answer longer than {_BUFFER} bytes")
         if address and address[0] != 0:  # only the kernel (port id 0) is believed
             continue
-        part, done, broken = parse_diag(data, sequence=sequence)
+        part, done, broken = parse(data)
         found += part
         interrupted = interrupted or broken
         if done:
             return found, interrupted
+
+
+def _dump_both(port: int, state: int, parse: Callable[..., tuple[list[_Found], bool, bool]]) -> list[_Found]:
+    """The sockets of a local port in one state, IPv4 and IPv6."""
+    family = getattr(socket, "AF_NETLINK", None)
+    if family is None:
+        raise OSError(errno.EAFNOSUPPORT, "sock_diag: this Python has no AF_NETLINK")
+    with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
+        netlink.settimeout(_TIMEOUT)
+        found: list[_Found] = []
+        sequence = 0
+        for inet in (socket.AF_INET, socket.AF_INET6):
+            for _attempt in range(5):
+                sequence += 1
+                request = _diag_request(inet, port, sequence, state)
+                part, interrupted = _dump(netlink, request, partial(parse, sequence=sequence))
+                if not interrupted:
+                    break
+            else:
+                raise OSError(errno.EAGAIN, "sock_diag: the list changed during five reads in a row")
+            found += part
+        return found
 
 
 def listeners_sock_diag(port: int) -> list[Listener]:
@@ -214,24 +269,17 @@ def listeners_sock_diag(port: int) -> list[Listener]:
 
     Raises OSError where that is not possible (no AF_NETLINK, no inet_diag, a seccomp filter).
     """
-    family = getattr(socket, "AF_NETLINK", None)
-    if family is None:
-        raise OSError(errno.EAFNOSUPPORT, "sock_diag: this Python has no AF_NETLINK")
-    with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
-        netlink.settimeout(_TIMEOUT)
-        found: list[Listener] = []
-        sequence = 0
-        for inet in (socket.AF_INET, socket.AF_INET6):
-            for _attempt in range(5):
-                sequence += 1
-                part, interrupted = _dump(netlink, inet, port, sequence)
-                if not interrupted:
-                    break
-            else:
-                raise OSError(errno.EAGAIN, "sock_diag: the list changed during five reads in a row")
-            # Kernels filter by port in the dump; older ones may not.
-            found += [listener for listener in part if listener.port == port]
-        return found
+    # Kernels filter by port in the dump; older ones may not.
+    return [listener for listener in _dump_both(port, _TCP_LISTEN, parse_diag) if listener.port == port]
+
+
+def connections(port: int) -> frozenset[bytes]:
+    """Identities of the established connections to a local TCP port, each good for comparing alone.
+
+    Raises OSError as `listeners_sock_diag`. The kernel walks all its connections for it.
+    """
+    wanted = struct.pack("!H", port)
+    return frozenset(one for one in _dump_both(port, _TCP_ESTABLISHED, parse_connections) if one[:2] == wanted)
 
 
 # --- /proc/net ----------------------------------------------------------------------------------------------------------

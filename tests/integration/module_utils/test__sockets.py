@@ -17,6 +17,7 @@ import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     Listener,
+    connections,
     covers,
     describe_owner,
     find_owners,
@@ -92,6 +93,21 @@ def test_both_sources_see_the_listener_and_tell_who_reaches_it(address: str, v6o
         # What covers() says is what a connection does.
         for host in ["127.0.0.1", "127.0.0.2", *(["::1"] if has_ipv6() else [])]:
             assert covers(by_diag, host) is connects(host, port), host
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
+def test_connections_come_and_go(address: str) -> None:
+    with listening(address) as (made, port):
+        assert connections(port) == frozenset()
+        with socket.create_connection((address, port)):
+            taken, _peer = made.accept()
+            (first,) = connections(port)
+            with socket.create_connection((address, port)):
+                assert connections(port) > {first}
+            assert connections(port) == {first}
+        # The client has gone; the server's end has not been closed yet.
+        assert connections(port) == frozenset()
+        taken.close()
 
 
 def test_connections_and_other_ports_are_no_listeners() -> None:

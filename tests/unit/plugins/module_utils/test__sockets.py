@@ -25,6 +25,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     listeners,
     listeners_proc_net,
     owned_by_cgroup,
+    parse_connections,
     parse_diag,
     parse_proc_net,
     probe_host,
@@ -99,6 +100,18 @@ def test_diag_ipv6_only(flag: int, expected: bool) -> None:
 def test_diag_before_linux_5_8_tells_no_cgroup() -> None:
     found, _done, _interrupted = parse_diag(message(20, diag("0.0.0.0", 30001, interface=3)), sequence=7)
     assert [(one.cgroup_id, one.interface) for one in found] == [(None, 3)]
+
+
+def test_connections_differ_by_what_the_kernel_calls_them() -> None:
+    listening, other = diag("127.0.0.1", 30001), diag("127.0.0.1", 30001, state=1, interface=3)
+    established = diag("127.0.0.1", 30001, state=1)
+    found, done, _interrupted = parse_connections(
+        message(20, listening) + message(20, established) + message(20, other) + DONE, sequence=7
+    )
+    assert found == [established[4:52], other[4:52]]
+    assert done
+    with pytest.raises(OSError, match="shorter"):
+        parse_connections(message(20, established[:40]), sequence=7)
 
 
 def test_diag_in_several_datagrams() -> None:
