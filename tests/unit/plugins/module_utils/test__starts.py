@@ -296,7 +296,8 @@ def test_a_lock_that_is_held_is_not_waited_for_long(tmp_path: Path, monkeypatch:
 def test_who_waited_for_a_replaced_file_takes_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note(str(tmp_path), result(0), K26)
     path = tmp_path / "starts.jsonl"
-    real, swapped = fcntl.flock, []
+    real = fcntl.flock
+    swapped: list[bool] = []
 
     def flock(descriptor: int, how: int) -> None:
         if not swapped:
