@@ -15,6 +15,7 @@ from ansible_collections.specdec.serving.plugins.module_utils import _processes
 from ansible_collections.specdec.serving.plugins.module_utils._processes import (
     ExitWatch,
     Process,
+    Usage,
     all_pids,
     boot_id,
     cgroup_id,
@@ -22,11 +23,15 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
     cgroup_pids,
     cgroup_v2_root,
     environ_of,
+    is_frozen,
     process_alive,
+    rank_of,
     read_process,
+    read_usage,
     role_of,
     unit_of_cgroup,
     unit_of_pid,
+    wait_channel,
 )
 
 # /proc/PID/stat of a real process, with the name, state, parent and start time to fill in.
@@ -392,3 +397,87 @@ def test_exit_watch_passes_other_errors_on(tmp_path: Path, monkeypatch: pytest.M
     add_process(tmp_path, 7, start=100)
     with pytest.raises(OSError, match="Too many open files"):
         ExitWatch(7, 100, proc=str(tmp_path))
+
+
+# --- what a process uses ------------------------------------------------------------------------------------------------
+
+IO = "rchar: 5000\nwchar: 70\nsyscr: 1\nsyscw: 1\nread_bytes: 300\nwrite_bytes: 20\ncancelled_write_bytes: 0\n"
+
+
+def test_usage_is_read_from_stat_and_io(tmp_path: Path) -> None:
+    add_process(tmp_path, 7, comm="sglang::schedul", state="R", start=99)
+    (tmp_path / "7" / "io").write_text(IO)
+    assert read_usage(7, proc=str(tmp_path)) == Usage(
+        pid=7,
+        start_ticks=99,
+        comm="sglang::schedul",
+        state="R",
+        cpu_ticks=15,
+        children_ticks=0,
+        rss_pages=4020,
+        io_bytes=5320,
+    )
+
+
+@pytest.mark.parametrize("io", [None, "", "Permission denied"])
+def test_io_that_cannot_be_read_is_unknown_or_nothing(tmp_path: Path, io: str | None) -> None:
+    add_process(tmp_path, 7)
+    if io is not None:
+        (tmp_path / "7" / "io").write_text(io)
+    usage = read_usage(7, proc=str(tmp_path))
+    assert usage is not None
+    assert usage.io_bytes == (None if io is None else 0)
+
+
+def test_usage_of_ourselves() -> None:
+    usage = read_usage(os.getpid())
+    assert usage is not None
+    assert usage.rss_pages > 100
+    assert usage.cpu_ticks >= 0
+    assert usage.io_bytes is None or usage.io_bytes > 0
+
+
+def test_usage_of_nobody(tmp_path: Path) -> None:
+    assert read_usage(8, proc=str(tmp_path)) is None
+    (tmp_path / "9").mkdir()
+    (tmp_path / "9" / "stat").write_text("9 (x) S 1 2")
+    assert read_usage(9, proc=str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "channel"),
+    [("futex_wait_queue", "futex_wait_queue"), ("0", ""), (None, "")],
+    ids=["sleeps", "runs", "gone"],
+)
+def test_wait_channel(tmp_path: Path, text: str | None, channel: str) -> None:
+    (tmp_path / "7").mkdir()
+    if text is not None:
+        (tmp_path / "7" / "wchan").write_text(text)
+    assert wait_channel(7, proc=str(tmp_path)) == channel
+
+
+@pytest.mark.parametrize(("events", "frozen"), [("populated 1\nfrozen 1\n", True), ("populated 1\nfrozen 0\n", False)])
+def test_a_frozen_group(tmp_path: Path, events: str, frozen: bool) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu")
+    group = tmp_path / "system.slice" / "x.service"
+    group.mkdir(parents=True)
+    (group / "cgroup.events").write_text(events)
+    assert is_frozen("/system.slice/x.service", cgroup_root=str(tmp_path)) is frozen
+    assert not is_frozen("/system.slice/y.service", cgroup_root=str(tmp_path))
+    assert not is_frozen("", cgroup_root=str(tmp_path))
+    assert not is_frozen("/system.slice/x.service", cgroup_root=str(tmp_path / "system.slice"))
+
+
+@pytest.mark.parametrize(
+    ("title", "rank"),
+    [
+        ("sglang::scheduler_TP3_EP3", "TP3 EP3"),
+        ("sglang::scheduler_DP1_TP0", "DP1 TP0"),
+        ("sglang::scheduler", ""),
+        ("sglang::detokenizer", ""),
+        ("", ""),
+    ],
+)
+def test_ranks_as_log_lines_have_them(title: str, rank: str) -> None:
+    process = Process(pid=1, ppid=1, state="S", start_ticks=1, comm="x", cmdline=(title,) if title else ())
+    assert rank_of(process) == rank
