@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import http.client
 import io
 import json
@@ -157,20 +158,23 @@ class _Connection:
         return io.BufferedReader(self._reader)
 
 
-def _tls(endpoint: Endpoint) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=endpoint.ca_path)
-    except (OSError, ssl.SSLError) as error:
-        raise HttpError(f"ca_path {endpoint.ca_path!r} cannot be used: {error}", "ca_path") from error
-    if not endpoint.validate_certs:
+@functools.lru_cache(maxsize=8)
+def _tls(ca_path: str | None, validate_certs: bool) -> ssl.SSLContext:
+    """Made once: reading the system's authorities takes longer than a request."""
+    if not validate_certs:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    return context
+        return context
+    try:
+        return ssl.create_default_context(cafile=ca_path)
+    except (OSError, ssl.SSLError) as error:
+        raise HttpError(f"ca_path {ca_path!r} cannot be used: {error}", "ca_path") from error
 
 
 def check_ca_path(ca_path: str) -> None:
     """Raises HttpError when a file of certificate authorities cannot be used."""
-    _tls(Endpoint("localhost", 0, ca_path=ca_path))
+    _tls(ca_path, True)
 
 
 def _connect(endpoint: Endpoint, patience: _Patience) -> socket.socket:
@@ -223,11 +227,8 @@ def _send(sock: socket.socket, data: bytes, patience: _Patience) -> None:
 
 def _speaks_tls(endpoint: Endpoint, patience: _Patience) -> bool:
     """Whether a TLS handshake succeeds, whatever the certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     try:
-        _secured(_connect(endpoint, patience), context, endpoint.host, patience).close()
+        _secured(_connect(endpoint, patience), _tls(None, False), endpoint.host, patience).close()
     except (OSError, HttpError):
         return False
     return True
@@ -316,7 +317,7 @@ def _exchange(
         head.append(f"Authorization: Bearer {endpoint.api_key}")
     if payload is not None:
         head += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    context = _tls(endpoint) if endpoint.scheme == "https" else None
+    context = _tls(endpoint.ca_path, endpoint.validate_certs) if endpoint.scheme == "https" else None
     sock = _connect(endpoint, patience)
     try:
         if context is not None:

@@ -29,7 +29,6 @@ STAMPS = (
     "InactiveExitTimestampMonotonic",
     "StateChangeTimestampMonotonic",
 )
-_LIMIT_S = 90.0
 _output = threading.Lock()
 
 
@@ -128,13 +127,14 @@ class Row:
             options = json.dumps(self.row["options"])
             if "@INVOCATION@" in options:
                 options = options.replace("@INVOCATION@", self._property("InvocationID"))
-            answer, errors = observer.communicate(options, timeout=_LIMIT_S)
+            limit_s = self.row["limit_s"]
+            answer, errors = observer.communicate(options, timeout=limit_s)
             self.marks["answered"] = time.monotonic()
             doing.join()
         except subprocess.TimeoutExpired:
             observer.kill()
             answer, errors = observer.communicate()
-            raise RuntimeError(f"no verdict within {_LIMIT_S:g} s: {errors[-300:]}") from None
+            raise RuntimeError(f"no verdict within {limit_s:g} s: {errors[-300:]}") from None
         if observer.returncode != 0:
             # The module answers such an error as its message.
             refused = re.search(r"^(?:\S+\.)?(?:OptionError|SystemdError): (.*)", errors, re.MULTILINE | re.DOTALL)

@@ -152,6 +152,8 @@ def prepared(fault: Fault, *, serial: int, port: int, address: str) -> dict[str,
         "observer": command,
         "words": list(fault.words),
         "alone": fault.alone,
+        # What an observer may need at the very most.
+        "limit_s": 230.0 if fault.slow else 90.0,
         "observer_environment": dict(fault.observer_environment),
     }
     words = {"@UNIT@": unit, "@NAME@": name, "@PORT@": str(port), "@DIR@": folder, "@TLS@": TLS, "@ADDRESS@": address}

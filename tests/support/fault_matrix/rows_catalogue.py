@@ -99,7 +99,8 @@ def _row(name: str, entry: dict[str, t.Any]) -> Fault:
         environment={"STAND_IN_FAULT": name},
         options=options,
         needs=entry.get("needs", ""),
-        alone=any(fault.get("rate", 0) >= 1000 for fault in entry.get("faults", ())),
+        # The kernel's log is the whole host's.
+        alone=bool(entry.get("needs")) or any(fault.get("rate", 0) >= 1000 for fault in entry.get("faults", ())),
         slow=slow,
     )
 

@@ -275,7 +275,7 @@ HOSTS = (
         state="crashed",
         cause="address_not_available",
         arguments=("--host", "no-such-host.invalid"),
-        words=("no-such-host.invalid",),
+        words=("does not know the name",),
     ),
     Fault(
         id="port-privileged",
@@ -415,7 +415,8 @@ JOURNAL = (
     ),
     _Log(
         id="log-rate-limit",
-        what="journald drops lines (rate limit)",
+        what="journald drops lines (rate limit); lines that are late get 2 s",
+        own_time="truth:ready+2",
         service=("LogRateLimitIntervalSec=1h", "LogRateLimitBurst=5"),
         words=("rate limit",),
     ),
