@@ -18,7 +18,7 @@ _Other = functools.partial(Fault, group="identity", state="loading", own_time="t
 IDENTITY = (
     _Other(
         id="asked-other-model",
-        what="another model is asked for",
+        what="another model is asked for (chat answers would echo its name)",
         cause="wrong_model",
         options={"model": "org/model-b"},
         words=("org/model-b", "kimi-k2.6"),
@@ -393,63 +393,13 @@ PORTS = (
     ),
 )
 
-_Log = functools.partial(_Fine, group="journal")
 JOURNAL = (
-    _Log(
-        id="log-to-file",
-        what="the output goes to a file",
-        service=("StandardOutput=append:@DIR@/log", "StandardError=append:@DIR@/log"),
-        words=("the other gates decide",),
-    ),
-    _Log(
-        id="log-to-null",
-        what="the output goes nowhere",
-        service=("StandardOutput=null", "StandardError=null"),
-        words=("the other gates decide",),
-    ),
-    _Log(
-        id="log-namespace",
-        what="the output goes to a journal namespace",
-        service=("LogNamespace=matrix",),
-        words=("4 of 4",),
-    ),
-    _Log(
-        id="log-rate-limit",
-        what="journald drops lines (rate limit); lines that are late get 2 s",
-        own_time="truth:ready+2",
-        service=("LogRateLimitIntervalSec=1h", "LogRateLimitBurst=5"),
-        words=("rate limit",),
-    ),
-    _Log(
+    _Fine(
         id="log-level",
+        group="journal",
         what="the log level hides the markers",
         arguments=("--log-level", "warning"),
         words=("log_level",),
-    ),
-    _Log(
-        id="log-not-readable",
-        what="who waits may not read the journal",
-        observer_user="nobody",
-        words=("the journal",),
-    ),
-    Fault(
-        id="log-required",
-        group="journal",
-        what="the markers are required, and the output goes nowhere",
-        state="loading",
-        cause="timeout",
-        own_time="timeout",
-        service=("StandardOutput=null", "StandardError=null"),
-        options={"markers": "require", "timeout": "3"},
-    ),
-    Fault(
-        id="log-to-file-crash",
-        group="journal",
-        what="crashes, and the output goes to a file",
-        state="crashed",
-        cause="exited",
-        arguments=("--no-such-flag",),
-        service=("StandardOutput=append:@DIR@/log", "StandardError=append:@DIR@/log"),
     ),
 )
 
