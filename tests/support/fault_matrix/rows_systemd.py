@@ -9,6 +9,11 @@ import functools
 import json
 
 from ansible_collections.specdec.serving.tests.support.fault_matrix.model import Action, Fault
+from ansible_collections.specdec.serving.tests.support.observer.units import (
+    server_command,
+    server_environment,
+    unit_file,
+)
 
 _Row = functools.partial(Fault, group="systemd", state="crashed")
 # A start that systemd itself refuses takes a millisecond: it must not be over before anybody looks.
@@ -347,6 +352,7 @@ SIGNALS = (
     ),
 )
 
+_TEMPLATE = unit_file(server_command(port="@PORT@"), environment=server_environment("@DIR@/truth"))
 _Bad = functools.partial(Fault, group="bad input", own_time="wait", start="")
 BAD_UNITS = (
     _Bad(id="unknown-unit", what="no such unit", state="not_found", cause="not_found", text=""),
@@ -440,10 +446,10 @@ BAD_UNITS = (
         state="ready",
         own_time="truth:ready",
         text="",
+        files={"/etc/systemd/system/@NAME@@.service": _TEMPLATE},
         start="systemctl start --no-block @NAME@@0.service",
-        prepare="true",
+        after="systemctl kill --signal=KILL @NAME@@0.service; systemctl stop @NAME@@0.service",
         options={"unit": "@NAME@@0.service"},
-        skip="the rows write one unit each; tests/integration/role deploys one unit per GPU from a template",
     ),
     _Bad(
         id="needs-reload",
