@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import time
@@ -198,7 +199,7 @@ class Server:
 
 
 def strike(group: str, whom: str, chance: random.Random) -> dict[str, t.Any] | None:
-    """Kill a process of a unit; the note of it, taken before. None: there was none to kill."""
+    """Kill a process of a unit; the note of its death. None: there was none to kill."""
     processes = [process for process in map(read_process, cgroup_pids(group)) if process and process.state not in "ZX"]
     pids = {process.pid for process in processes}
     tops = [process for process in processes if process.ppid not in pids]
@@ -211,10 +212,17 @@ def strike(group: str, whom: str, chance: random.Random) -> dict[str, t.Any] | N
     except OSError:
         invocation = ""
     main = victim.pid if victim in tops else victim.ppid
-    note = {"event": "struck", "invocation_id": invocation, "main_pid": main, "monotonic": time.monotonic()}
+    try:
+        death = os.pidfd_open(victim.pid)
+    except ProcessLookupError:
+        return None
     with contextlib.suppress(ProcessLookupError):
         os.kill(victim.pid, signal.SIGKILL)
-    return note
+    # On a loaded machine a killed process lives on for milliseconds, and until then it may answer.
+    select.select([death], [], [], _START_S)
+    at = time.monotonic()
+    os.close(death)
+    return {"event": "struck", "invocation_id": invocation, "main_pid": main, "monotonic": at}
 
 
 __all__ = ("FOLDER", "Order", "Server", "strike", "systemctl")
