@@ -15,7 +15,7 @@ import pytest
 
 from ansible_collections.specdec.serving.tests.support.observer.units import STAND_IN
 
-# Seconds within which the observer must speak after the fact, on two busy cores; `make bench` (later) measures it properly.
+# Seconds within which the observer must speak after the fact, on two busy cores; `make bench` measures it properly.
 LAG = 2.0
 
 
