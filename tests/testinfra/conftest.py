@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 import typing as t
+from pathlib import Path
 
 import pytest
 import testinfra
@@ -21,6 +23,11 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible.vars.manager import VariableManager
 from testinfra.host import Host
+
+from ansible_collections.specdec.serving.tests.support.observer.task import answer_of, play_argv, start
+
+#: Runs tasks on the host and gives the result of the last one.
+Run = t.Callable[..., "dict[str, t.Any]"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +93,40 @@ def host(deployed: tuple[str, Instance], request: pytest.FixtureRequest) -> t.It
     login = testinfra.get_host(f"ansible://{deployed[0]}", ansible_inventory=inventory)
     with login.sudo():
         yield login
+
+
+@pytest.fixture
+def run(deployed: tuple[str, Instance], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    """Run tasks on the host, and give the result of the last one."""
+    inventory = Path(request.config.getoption("--ansible-inventory")).resolve()
+
+    def tasks(*all_of_them: dict[str, t.Any]) -> dict[str, t.Any]:
+        argv = play_argv(tmp_path, inventory, all_of_them, ["--limit", deployed[0]])
+        return answer_of(start(argv), timeout=400)[1]
+
+    return tasks
+
+
+def restart_task(instance: Instance) -> dict[str, t.Any]:
+    """Restart the unit, and do not wait. Restarts by hand count for the start limit too, as the role knows."""
+    script = f"systemctl reset-failed {instance.unit}; systemctl restart --no-block {instance.unit}"
+    return {"name": "Restart the unit", "ansible.builtin.shell": script}
+
+
+def ready_task(instance: Instance, **options: t.Any) -> dict[str, t.Any]:
+    """Prove that the unit is ready."""
+    parameters = {"unit": instance.unit, "port": instance.port, "model": instance.served_model_name, **options}
+    if instance.api_key:
+        parameters["api_key"] = instance.api_key
+    return {"name": "Prove readiness", "specdec.serving.sglang_ready": parameters}
+
+
+def until(condition: t.Callable[[], bool], what: str, seconds: float = 180.0) -> None:
+    """Wait for something on the host."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.5)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,26 +10,15 @@ The new process then really logs "The server is fired up and ready to roll!", si
 
 from __future__ import annotations
 
-import time
 import typing as t
-from pathlib import Path
 
 import pytest
 from testinfra.host import Host
 
-from ansible_collections.specdec.serving.tests.support.observer.task import answer_of, play_argv, start
-from ansible_collections.specdec.serving.tests.testinfra.conftest import Instance
+from ansible_collections.specdec.serving.tests.testinfra.conftest import Instance, Run, ready_task, restart_task, until
 from ansible_collections.specdec.serving.tests.testinfra.test_instance import ask
 
 BY_HAND = "started-by-hand.service"
-Run = t.Callable[..., "dict[str, t.Any]"]
-
-
-def until(condition: t.Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.5)
 
 
 def answers(host: Host, instance: Instance) -> bool:
@@ -52,34 +41,11 @@ def by_hand(host: Host, instance: Instance) -> t.Iterator[str]:
         host.check_output("systemctl reset-failed %s; systemctl start %s", instance.unit, instance.unit)
 
 
-@pytest.fixture
-def run(deployed: tuple[str, Instance], tmp_path: Path, request: pytest.FixtureRequest) -> Run:
-    """Run tasks on the host, and give the result of the last one."""
-    inventory = Path(request.config.getoption("--ansible-inventory")).resolve()
-
-    def tasks(*all_of_them: dict[str, t.Any]) -> dict[str, t.Any]:
-        argv = play_argv(tmp_path, inventory, all_of_them, ["--limit", deployed[0]])
-        return answer_of(start(argv), timeout=400)[1]
-
-    return tasks
-
-
-def ready_task(instance: Instance, **options: t.Any) -> dict[str, t.Any]:
-    parameters = {"unit": instance.unit, "port": instance.port, "model": instance.served_model_name, **options}
-    if instance.api_key:
-        parameters["api_key"] = instance.api_key
-    return {"name": "Prove readiness", "specdec.serving.sglang_ready": parameters}
-
-
 def test_a_server_started_by_hand_never_passes_for_the_unit(
     host: Host, instance: Instance, by_hand: str, run: Run
 ) -> None:
-    restart = {
-        "name": "Restart the unit",
-        "ansible.builtin.systemd_service": {"name": instance.unit, "state": "restarted", "no_block": True},
-    }
     holder = host.service(by_hand).systemd_properties["MainPID"]
-    answer = run(restart, ready_task(instance, timeout=300))
+    answer = run(restart_task(instance), ready_task(instance, timeout=300))
     assert ask(host, instance, "/v1/models")[0] == 200, "the server started by hand must have answered all the time"
     assert answer["ready"] is False
     assert answer["state"] == "crashed"
