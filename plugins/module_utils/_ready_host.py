@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
 from ansible_collections.specdec.serving.plugins.module_utils._gpus import GpuView, GpuWatch, find_nvidia_smi
+from ansible_collections.specdec.serving.plugins.module_utils._host import HangUp, Host, PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response, request
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import (
     KernelLine,
@@ -66,7 +67,6 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd import (
     show,
     show_program,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._waiter import HangUp, Host, PortView
 
 # Lines arrive in bursts: a moment later they can be taken together. Of a chatty server more at a time, since each look at
 # the machine costs more than a line; the pipe holds what comes meanwhile.

@@ -9,23 +9,18 @@ sleeping. Nothing is decided by elapsed time but the timeout.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import errno
-import re
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
+from ansible_collections.specdec.serving.plugins.module_utils._host import Host, PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import (
-    Endpoint,
     HttpError,
     Response,
-    check_ca_path,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._hung import Machine, Situation, StallWatch
+from ansible_collections.specdec.serving.plugins.module_utils._hung import Situation, StallWatch
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
-from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._not_started import Reason
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     CRASH_LOOP,
@@ -55,18 +50,16 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     generation_request,
     judge_unit,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import OptionError, Options
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
 from ansible_collections.specdec.serving.plugins.module_utils._releases import reports_verify_steps
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import look_up
-from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
 from ansible_collections.specdec.serving.plugins.module_utils._starts import (
-    LEAST_AUTO_S,
     Start,
     Subject,
     auto_timeout,
     card_names,
     estimate,
-    parse_timeout,
     release_of,
     similar,
 )
@@ -77,7 +70,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._startup_log impor
     expected_markers,
     markers_unavailable,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState, check_unit_name
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
 
 #: PID 1's "Stopping X..." (systemd, SD_MESSAGE_UNIT_STOPPING): somebody asked for the stop.
 STOPPING_MESSAGE_ID = "de5b426a63be47a7b6ac3eaac82e2f6f"
@@ -115,318 +108,6 @@ _HISTORY_S = 2.0
 _SETTLE_S = 3.0
 # A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
 _GENERATION_TRIES = 3
-
-
-#: The module's options; kept here so that the wait can be driven without Ansible, with the same defaults.
-ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
-    "unit": {"type": "str", "required": True},
-    "host": {"type": "str", "default": "127.0.0.1"},
-    "port": {"type": "int", "required": True},
-    "scheme": {"type": "str", "choices": ["http", "https"], "default": "http"},
-    "validate_certs": {"type": "bool", "default": True},
-    "ca_path": {"type": "path"},
-    "api_key": {"type": "str", "no_log": True},
-    "model": {"type": "str", "default": ""},
-    "model_path": {"type": "str", "default": ""},
-    "settings": {"type": "dict", "default": {}},
-    "replaces": {"type": "str", "default": ""},
-    "markers": {"type": "str", "choices": ["auto", "require", "ignore"], "default": "auto"},
-    "expected_markers": {"type": "int"},
-    "generation_tokens": {"type": "int", "no_log": False},
-    "stable_for": {"type": "float", "default": 0},
-    "timeout": {"type": "str", "default": "1350"},
-    "stall_timeout": {"type": "float"},
-    "spin_timeout": {"type": "float"},
-    "max_restarts": {"type": "int", "default": 0},
-    "wait": {"type": "bool", "default": True},
-    "client_url": {"type": "str"},
-    "leader": {"type": "str"},
-    "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
-    "keep_evidence": {"type": "int", "no_log": False, "default": 5},
-    "slice": {"type": "float"},
-    "log_lines": {"type": "int", "default": 20},
-    "resume": {"type": "dict"},
-}
-
-
-def defaults() -> dict[str, t.Any]:
-    """Every option with its default, None where there is none."""
-    return {name: option.get("default") for name, option in ARGUMENT_SPEC.items()}
-
-
-class OptionError(Exception):
-    """An option's value cannot be used."""
-
-
-class HangUp(Exception):
-    """Nobody reads our answer any more: the connection or the controller is gone."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The module's options, checked. Times in seconds."""
-
-    unit: str
-    endpoint: Endpoint
-    listen_host: str
-    model: str = ""
-    model_path: str = ""
-    settings: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
-    replaces: str = ""
-    markers: str = "auto"
-    expected_markers: int | None = None
-    generation_tokens: int | None = None
-    stable_for: float = 0.0
-    timeout: float = 1350.0
-    #: ``timeout`` is the least, earlier starts may ask for more.
-    auto_timeout: bool = False
-    leader: Endpoint | None = None
-    state_dir: str = ""
-    #: Seconds, 0 = never.
-    stall_timeout: float = 300.0
-    spin_timeout: float = 600.0
-    max_restarts: int = 0
-    wait: bool = True
-    slice_s: float | None = None
-    log_lines: int = 20
-    resume: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
-
-
-def _check_key(key: str, params: t.Mapping[str, t.Any]) -> None:
-    # Ansible masks a no_log value wherever it stands in the result: "ready" as a key would mask the verdict.
-    if len(key) < 8:
-        raise OptionError(
-            f"api_key has {len(key)} characters; use at least 8, or words of the result would be masked with it"
-        )
-    if any(ord(sign) < 33 or ord(sign) > 126 for sign in key):
-        raise OptionError("api_key holds white space or signs outside of ASCII, which no HTTP header can carry")
-    words = {*STATES, *GATES, params["unit"], params["model"], params["model_path"], str(params["port"])}
-    if key in words:
-        raise OptionError("api_key equals a state, gate, unit, model, path or port of the result; choose another key")
-
-
-def _invocation_id(text: str) -> str:
-    """``replaces`` as systemd writes it. In any other spelling no start would equal it, and the old one would pass for new."""
-    found = text.strip().lower().replace("-", "")
-    if found and not re.fullmatch(r"[0-9a-f]{32}", found):
-        raise OptionError(
-            f"replaces {text!r} is no InvocationID: 32 hexadecimal digits, as"
-            " `systemctl show --value --property=InvocationID UNIT` prints them, or empty"
-        )
-    return found
-
-
-def _hang_timeout(name: str, params: t.Mapping[str, t.Any], timeout: float | None) -> float:
-    """``stall_timeout`` or ``spin_timeout`` in seconds; ``timeout`` None = worked out later, so nothing to compare with."""
-    value = params[name]
-    if value is None:
-        # A default above the timeout says nothing: the wait ends before.
-        return t.cast(float, getattr(Options, name))
-    if not value < float("inf"):
-        raise OptionError(f"{name} {value!r} must be a number of seconds, 0 = never")
-    if timeout is not None and value > timeout:
-        raise OptionError(
-            f"{name} {value:g} is above timeout {timeout:g}: the wait would end before anything could count as hung;"
-            f" lower {name}, raise timeout, or give {name} 0 to switch it off"
-        )
-    return t.cast(float, value)
-
-
-def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
-    """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
-    check_unit_name(params["unit"])
-    if not 1 <= params["port"] <= 65535:
-        raise OptionError(f"port {params['port']} is out of range: 1 to 65535")
-    try:
-        timeout = parse_timeout(params["timeout"])
-        leader = parse_server(params["leader"], name="leader", scheme=params["scheme"]) if params["leader"] else None
-        if params["client_url"]:
-            # Asked by the controller; a typo is told before the wait.
-            parse_url(params["client_url"], name="client_url")
-    except ValueError as error:
-        raise OptionError(str(error)) from None
-    for name, least in (
-        ("generation_tokens", 0),
-        ("stable_for", 0),
-        ("max_restarts", 0),
-        ("stall_timeout", 0),
-        ("spin_timeout", 0),
-        ("log_lines", 0),
-        ("expected_markers", 0),
-        ("keep_evidence", 0),
-    ):
-        if params[name] is not None and params[name] < least:
-            raise OptionError(f"{name} {params[name]!r} must not be below {least}")
-    hang = {name: _hang_timeout(name, params, timeout) for name in ("stall_timeout", "spin_timeout")}
-    if params["api_key"]:
-        _check_key(params["api_key"], params)
-    if params["ca_path"] and params["scheme"] == "https":
-        try:
-            check_ca_path(params["ca_path"])
-        except HttpError as error:
-            raise OptionError(str(error)) from error
-    return Options(
-        unit=params["unit"],
-        endpoint=Endpoint(
-            host=probe_host(params["host"]),
-            port=params["port"],
-            scheme=params["scheme"],
-            api_key=params["api_key"] or None,
-            validate_certs=params["validate_certs"],
-            ca_path=params["ca_path"],
-        ),
-        listen_host=params["host"],
-        model=params["model"],
-        model_path=params["model_path"],
-        settings=params["settings"] or {},
-        replaces=_invocation_id(params["replaces"]),
-        markers=params["markers"],
-        expected_markers=params["expected_markers"],
-        generation_tokens=0 if check_mode else params["generation_tokens"],
-        stable_for=params["stable_for"],
-        timeout=LEAST_AUTO_S if timeout is None else timeout,
-        auto_timeout=timeout is None,
-        leader=None if leader is None else _endpoint(leader, params),
-        state_dir=params["state_dir"] or "",
-        stall_timeout=hang["stall_timeout"],
-        spin_timeout=hang["spin_timeout"],
-        max_restarts=params["max_restarts"],
-        wait=params["wait"] and not check_mode,
-        slice_s=params["slice"],
-        log_lines=params["log_lines"],
-        resume=params["resume"] or {},
-    )
-
-
-def _endpoint(address: Address, params: t.Mapping[str, t.Any]) -> Endpoint:
-    return Endpoint(
-        host=address.host,
-        port=address.port,
-        scheme=address.scheme,
-        api_key=params["api_key"] or None,
-        validate_certs=params["validate_certs"],
-        ca_path=params["ca_path"],
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class PortView:
-    """Who listens on the port: ``owned`` True / False / None as in gate 2, ``owners`` for people."""
-
-    listening: bool = False
-    owned: bool | None = None
-    owners: tuple[str, ...] = ()
-    source: str = ""
-    #: Where the unit listens on that port, when that is not where it should.
-    elsewhere: tuple[str, ...] = ()
-
-
-class Host(Machine):
-    """What the wait needs of a machine; the real one is ``_ready_host.SystemHost``."""
-
-    @abc.abstractmethod
-    def monotonic(self) -> float:
-        """CLOCK_MONOTONIC in seconds, the clock of the journal's and systemd's monotonic stamps."""
-
-    @abc.abstractmethod
-    def realtime(self) -> float:
-        """Seconds since the epoch."""
-
-    @abc.abstractmethod
-    def boot_id(self) -> str:
-        """Identity of this boot: monotonic times of another boot mean nothing."""
-
-    @abc.abstractmethod
-    def show(self) -> UnitState:
-        """The unit's state now."""
-
-    @abc.abstractmethod
-    def watch(self, unit: UnitState) -> None:
-        """From now on attend to this invocation: its journal and its main process."""
-
-    @abc.abstractmethod
-    def main_alive(self) -> bool | None:
-        """Whether the watched main process lives; None when there is none."""
-
-    @abc.abstractmethod
-    def main_arguments(self) -> t.Mapping[str, t.Any]:
-        """Arguments on the main process's command line, dest to text or True."""
-
-    @abc.abstractmethod
-    def engine(self, unit: UnitState) -> frozenset[EngineProcess]:
-        """Living processes of the unit that must not die."""
-
-    @abc.abstractmethod
-    def port(self, unit: UnitState) -> PortView:
-        """Who listens on the server's port now."""
-
-    def clients(self) -> frozenset[bytes] | None:
-        """Identities of the open connections to the server's port; None: they cannot be seen."""
-        return None
-
-    @abc.abstractmethod
-    def history(self, cursor: str | None) -> t.Iterable[list[Entry]]:
-        """The watched invocation's journal so far, after ``cursor``, in parts of bounded size."""
-
-    @abc.abstractmethod
-    def journal_error(self) -> str:
-        """Why ``history`` could not read all of it; '' = it could."""
-
-    def journal_damage(self) -> str:
-        """Which part of the journal is damaged while the rest can be read; '' = none."""
-        return ""
-
-    @abc.abstractmethod
-    def cursor(self) -> str | None:
-        """Where the journal was read up to."""
-
-    @abc.abstractmethod
-    def follow(self) -> list[Entry]:
-        """Entries that came since the last call."""
-
-    @abc.abstractmethod
-    def last_entries(self) -> t.Iterable[Entry]:
-        """After the end of the invocation: the rest of its journal, synchronised."""
-
-    @abc.abstractmethod
-    def orphans(self) -> list[Entry]:
-        """Lines of the unit since this start that bear no invocation: last words that journald could not attribute."""
-
-    @abc.abstractmethod
-    def kernel_lines(self, unit: UnitState) -> tuple[tuple[KernelLine, ...], str]:
-        """The kernel's log since the unit's main process started, and why it could not be read ('' = it could)."""
-
-    @abc.abstractmethod
-    def gpus(self) -> t.Mapping[str, str]:
-        """Names of the GPUs by PCI address (`0000:41:00`)."""
-
-    @abc.abstractmethod
-    def reason(self, unit: UnitState) -> Reason | None:
-        """What systemd knows of a start that failed, or never was, before the server could say anything."""
-
-    @abc.abstractmethod
-    def release(self) -> str:
-        """The SGLang release that the unit would start, '' = unknown."""
-
-    @abc.abstractmethod
-    def request(
-        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
-    ) -> Response:
-        """One HTTP request to the server; raises HttpError. ``abort`` is asked many times a second while it waits."""
-
-    @abc.abstractmethod
-    def request_leader(
-        self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]
-    ) -> Response:
-        """The same to the server of rank 0; raises HttpError also when none was given."""
-
-    @abc.abstractmethod
-    def driver(self) -> str:
-        """The version of the GPU driver, '' = none or unknown."""
-
-    @abc.abstractmethod
-    def pause(self, seconds: float) -> None:
-        """Wait for an event or ``seconds``; raises HangUp when nobody listens to us any more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1576,14 +1257,4 @@ def _dicts(value: t.Any, key: str) -> list[dict[str, t.Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-__all__ = (
-    "ARGUMENT_SPEC",
-    "HangUp",
-    "Host",
-    "OptionError",
-    "Options",
-    "PortView",
-    "Waiter",
-    "defaults",
-    "options_from",
-)
+__all__ = ("STARTING_MESSAGE_ID", "STOPPING_MESSAGE_ID", "Waiter")

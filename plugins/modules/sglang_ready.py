@@ -536,16 +536,16 @@ resume:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils import _evidence, _starts
+from ansible_collections.specdec.serving.plugins.module_utils._host import HangUp
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import FOLLOWER
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
-from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
-from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import (
     ARGUMENT_SPEC,
-    HangUp,
     OptionError,
-    Waiter,
     options_from,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import Waiter
 
 
 def main() -> None:

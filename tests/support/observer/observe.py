@@ -16,7 +16,8 @@ import json
 import sys
 
 from ansible_collections.specdec.serving.plugins.module_utils import _evidence, _ready_host, _sockets
-from ansible_collections.specdec.serving.plugins.module_utils._waiter import Waiter, defaults, options_from
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import defaults, options_from
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import Waiter
 
 
 def _no_sock_diag(port: int) -> list[_sockets.Listener]:

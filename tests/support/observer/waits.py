@@ -22,15 +22,12 @@ import time
 import traceback
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._host import PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import Response
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import defaults, options_from
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
-from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
-    PortView,
-    Waiter,
-    defaults,
-    options_from,
-)
+from ansible_collections.specdec.serving.plugins.module_utils._waiter import Waiter
 
 #: What is kept of a result.
 KEPT = ("state", "ready", "invocation_id", "detected_at_monotonic", "elapsed", "msg", "phase")

@@ -14,23 +14,20 @@ import typing as t
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._gpus import GpuState, GpuView
+from ansible_collections.specdec.serving.plugins.module_utils._host import Host, PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import HttpError, Response
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._not_started import Reason
 from ansible_collections.specdec.serving.plugins.module_utils._progress import ProcessSample
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import EngineProcess
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import OptionError, defaults, options_from
 from ansible_collections.specdec.serving.plugins.module_utils._starts import Start, Subject
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
 from ansible_collections.specdec.serving.plugins.module_utils._waiter import (
     STARTING_MESSAGE_ID,
     STOPPING_MESSAGE_ID,
-    Host,
-    OptionError,
-    PortView,
     Waiter,
-    defaults,
-    options_from,
 )
 
 OLD, NEW = "a" * 32, "b" * 32

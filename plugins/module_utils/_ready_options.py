@@ -1,0 +1,207 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The options of the wait for readiness: specification, defaults, checks. PRIVATE to the collection."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+
+from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
+from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, check_ca_path
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
+from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
+from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import check_unit_name
+
+#: The module's options; apart from it so that the wait can be driven without Ansible, with the same defaults.
+ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
+    "unit": {"type": "str", "required": True},
+    "host": {"type": "str", "default": "127.0.0.1"},
+    "port": {"type": "int", "required": True},
+    "scheme": {"type": "str", "choices": ["http", "https"], "default": "http"},
+    "validate_certs": {"type": "bool", "default": True},
+    "ca_path": {"type": "path"},
+    "api_key": {"type": "str", "no_log": True},
+    "model": {"type": "str", "default": ""},
+    "model_path": {"type": "str", "default": ""},
+    "settings": {"type": "dict", "default": {}},
+    "replaces": {"type": "str", "default": ""},
+    "markers": {"type": "str", "choices": ["auto", "require", "ignore"], "default": "auto"},
+    "expected_markers": {"type": "int"},
+    "generation_tokens": {"type": "int", "no_log": False},
+    "stable_for": {"type": "float", "default": 0},
+    "timeout": {"type": "str", "default": "1350"},
+    "stall_timeout": {"type": "float"},
+    "spin_timeout": {"type": "float"},
+    "max_restarts": {"type": "int", "default": 0},
+    "wait": {"type": "bool", "default": True},
+    "client_url": {"type": "str"},
+    "leader": {"type": "str"},
+    "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
+    "keep_evidence": {"type": "int", "no_log": False, "default": 5},
+    "slice": {"type": "float"},
+    "log_lines": {"type": "int", "default": 20},
+    "resume": {"type": "dict"},
+}
+
+
+def defaults() -> dict[str, t.Any]:
+    """Every option with its default, None where there is none."""
+    return {name: option.get("default") for name, option in ARGUMENT_SPEC.items()}
+
+
+class OptionError(Exception):
+    """An option's value cannot be used."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The module's options, checked. Times in seconds."""
+
+    unit: str
+    endpoint: Endpoint
+    listen_host: str
+    model: str = ""
+    model_path: str = ""
+    settings: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+    replaces: str = ""
+    markers: str = "auto"
+    expected_markers: int | None = None
+    generation_tokens: int | None = None
+    stable_for: float = 0.0
+    timeout: float = 1350.0
+    #: ``timeout`` is the least, earlier starts may ask for more.
+    auto_timeout: bool = False
+    leader: Endpoint | None = None
+    state_dir: str = ""
+    #: Seconds, 0 = never.
+    stall_timeout: float = 300.0
+    spin_timeout: float = 600.0
+    max_restarts: int = 0
+    wait: bool = True
+    slice_s: float | None = None
+    log_lines: int = 20
+    resume: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
+
+
+def _check_key(key: str, params: t.Mapping[str, t.Any]) -> None:
+    # Ansible masks a no_log value wherever it stands in the result: "ready" as a key would mask the verdict.
+    if len(key) < 8:
+        raise OptionError(
+            f"api_key has {len(key)} characters; use at least 8, or words of the result would be masked with it"
+        )
+    if any(ord(sign) < 33 or ord(sign) > 126 for sign in key):
+        raise OptionError("api_key holds white space or signs outside of ASCII, which no HTTP header can carry")
+    words = {*STATES, *GATES, params["unit"], params["model"], params["model_path"], str(params["port"])}
+    if key in words:
+        raise OptionError("api_key equals a state, gate, unit, model, path or port of the result; choose another key")
+
+
+def _invocation_id(text: str) -> str:
+    """``replaces`` as systemd writes it. In any other spelling no start would equal it, and the old one would pass for new."""
+    found = text.strip().lower().replace("-", "")
+    if found and not re.fullmatch(r"[0-9a-f]{32}", found):
+        raise OptionError(
+            f"replaces {text!r} is no InvocationID: 32 hexadecimal digits, as"
+            " `systemctl show --value --property=InvocationID UNIT` prints them, or empty"
+        )
+    return found
+
+
+def _hang_timeout(name: str, params: t.Mapping[str, t.Any], timeout: float | None) -> float:
+    """``stall_timeout`` or ``spin_timeout`` in seconds; ``timeout`` None = worked out later, so nothing to compare with."""
+    value = params[name]
+    if value is None:
+        # A default above the timeout says nothing: the wait ends before.
+        return t.cast(float, getattr(Options, name))
+    if not value < float("inf"):
+        raise OptionError(f"{name} {value!r} must be a number of seconds, 0 = never")
+    if timeout is not None and value > timeout:
+        raise OptionError(
+            f"{name} {value:g} is above timeout {timeout:g}: the wait would end before anything could count as hung;"
+            f" lower {name}, raise timeout, or give {name} 0 to switch it off"
+        )
+    return t.cast(float, value)
+
+
+def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
+    """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
+    check_unit_name(params["unit"])
+    if not 1 <= params["port"] <= 65535:
+        raise OptionError(f"port {params['port']} is out of range: 1 to 65535")
+    try:
+        timeout = parse_timeout(params["timeout"])
+        leader = parse_server(params["leader"], name="leader", scheme=params["scheme"]) if params["leader"] else None
+        if params["client_url"]:
+            # Asked by the controller; a typo is told before the wait.
+            parse_url(params["client_url"], name="client_url")
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    for name, least in (
+        ("generation_tokens", 0),
+        ("stable_for", 0),
+        ("max_restarts", 0),
+        ("stall_timeout", 0),
+        ("spin_timeout", 0),
+        ("log_lines", 0),
+        ("expected_markers", 0),
+        ("keep_evidence", 0),
+    ):
+        if params[name] is not None and params[name] < least:
+            raise OptionError(f"{name} {params[name]!r} must not be below {least}")
+    hang = {name: _hang_timeout(name, params, timeout) for name in ("stall_timeout", "spin_timeout")}
+    if params["api_key"]:
+        _check_key(params["api_key"], params)
+    if params["ca_path"] and params["scheme"] == "https":
+        try:
+            check_ca_path(params["ca_path"])
+        except HttpError as error:
+            raise OptionError(str(error)) from error
+    return Options(
+        unit=params["unit"],
+        endpoint=Endpoint(
+            host=probe_host(params["host"]),
+            port=params["port"],
+            scheme=params["scheme"],
+            api_key=params["api_key"] or None,
+            validate_certs=params["validate_certs"],
+            ca_path=params["ca_path"],
+        ),
+        listen_host=params["host"],
+        model=params["model"],
+        model_path=params["model_path"],
+        settings=params["settings"] or {},
+        replaces=_invocation_id(params["replaces"]),
+        markers=params["markers"],
+        expected_markers=params["expected_markers"],
+        generation_tokens=0 if check_mode else params["generation_tokens"],
+        stable_for=params["stable_for"],
+        timeout=LEAST_AUTO_S if timeout is None else timeout,
+        auto_timeout=timeout is None,
+        leader=None if leader is None else _endpoint(leader, params),
+        state_dir=params["state_dir"] or "",
+        stall_timeout=hang["stall_timeout"],
+        spin_timeout=hang["spin_timeout"],
+        max_restarts=params["max_restarts"],
+        wait=params["wait"] and not check_mode,
+        slice_s=params["slice"],
+        log_lines=params["log_lines"],
+        resume=params["resume"] or {},
+    )
+
+
+def _endpoint(address: Address, params: t.Mapping[str, t.Any]) -> Endpoint:
+    return Endpoint(
+        host=address.host,
+        port=address.port,
+        scheme=address.scheme,
+        api_key=params["api_key"] or None,
+        validate_certs=params["validate_certs"],
+        ca_path=params["ca_path"],
+    )
+
+
+__all__ = ("ARGUMENT_SPEC", "OptionError", "Options", "defaults", "options_from")
