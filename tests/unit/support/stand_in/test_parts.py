@@ -165,7 +165,9 @@ def test_wheel_is_what_its_record_says(tmp_path: Path) -> None:
 
 
 def test_unknown_release_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no profile '0\.4\.1': there are \['0\.4\.6', '0\.5\.9', '0\.5\.12', '0\.5\.23'"):
+    with pytest.raises(
+        ValueError, match=r"no profile '0\.4\.1': there are \['0\.4\.6', '0\.5\.9', '0\.5\.12', '0\.5\.23'"
+    ):
         build.build_wheelhouse(tmp_path, "0.4.1")
     assert list(tmp_path.iterdir()) == []
 
