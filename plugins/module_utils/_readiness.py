@@ -79,11 +79,12 @@ def judge_unit(
     restarts = 0 if old else unit.n_restarts - min(restarts_before, unit.n_restarts)
     ended = unit.exit_text()
     if unit.sub_state in ("auto-restart", "auto-restart-queued") and not (old and unit.job):
-        # The counter rises when the next start begins, so this crash is not in it yet.
-        crashes = restarts + 1
+        # The counter rises when the next start is queued; until then this crash is not in it.
+        counted = 1 if unit.job or unit.sub_state == "auto-restart-queued" else 0
+        crashes = restarts + 1 - counted
         if crashes <= max_restarts:
             return UnitJudgement(LOADING, False, f"restart {crashes} of {max_restarts} allowed: {ended}")
-        total = unit.n_restarts
+        total = unit.n_restarts - counted
         if total > 0:
             return UnitJudgement(
                 CRASH_LOOP, True, f"the main process {ended} again after {total} automatic restarts", "crash_loop"

@@ -660,10 +660,9 @@ class Waiter:
         return _Finding(judged.state, True, reason.cause, reason.summary, reason.remedy)
 
     def _crashed(self, judged: UnitJudgement) -> _Finding:
-        asked_to_stop = self._stop_requested
         self._feed(self._host.last_entries())
-        if self._stop_requested and not asked_to_stop:
-            # Its end was noticed before the journal said that somebody had asked for it.
+        if self._stop_requested:
+            # Its end may have been noticed before the journal said that somebody had asked for it.
             self._refresh_unit(self._host.monotonic())
             if self._judged.state not in (CRASHED, CRASH_LOOP):
                 return self._decide()

@@ -21,7 +21,7 @@ _WANTS = "/etc/systemd/system/multi-user.target.wants"
 # Truth and verdict are stamped by two processes, one after the other.
 _EARLY_S = 0.02
 # A request is older than the server's note of it, and a process may have stood still before it said so.
-_EARLY_HUNG_S = 0.25
+_EARLY_HUNG_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,6 +115,22 @@ def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
             "",
             id="a tolerated crash",
         ),
+        pytest.param(
+            dead(active_state="activating", sub_state="auto-restart", n_restarts=1, job=7),
+            {"max_restarts": 1},
+            "loading",
+            False,
+            "",
+            id="the tolerated restart is queued, and counted already",
+        ),
+        pytest.param(
+            dead(active_state="activating", sub_state="auto-restart-queued", n_restarts=1),
+            {},
+            "crashed",
+            True,
+            "exited",
+            id="the first crash, its restart counted already",
+        ),
         pytest.param(unit(n_restarts=1), {}, "crash_loop", True, "crash_loop", id="restarted during the wait"),
         pytest.param(unit(n_restarts=1), {"restarts_before": 1}, "loading", False, "", id="restarted before the wait"),
         pytest.param(

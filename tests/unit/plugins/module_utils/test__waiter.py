@@ -1162,6 +1162,19 @@ def test_a_start_that_systemd_has_forgotten_was_a_crash() -> None:
     assert (result["state"], result["diagnosis"]["cause"]) == ("crashed", "exited")
 
 
+def test_a_stop_that_the_journal_tells_in_the_moment_of_the_end_is_no_crash() -> None:
+    host = ScriptedHost()
+    end = host.set(alive=False, unit=running(active_state="inactive", main_pid=0, exec_main_code=1))
+
+    def stop() -> None:
+        # Read after the unit's state, and before the verdict.
+        host.log_pid1("Stopping sglang-x.service...", STOPPING_MESSAGE_ID)
+        end()
+
+    host.at(5.0, stop)
+    assert wait(host)["state"] == "stopped"
+
+
 def test_a_stop_that_the_journal_tells_after_the_end_is_no_crash() -> None:
     host = ScriptedHost()
     host.unit = running(active_state="inactive", main_pid=0, exec_main_code=1)
