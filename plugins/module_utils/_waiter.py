@@ -666,7 +666,8 @@ class Waiter:
             self._refresh_unit(self._host.monotonic())
             if self._judged.state not in (CRASHED, CRASH_LOOP):
                 return self._decide()
-        reason = self._host.reason(self._unit)
+        # What is inactive ended by itself: it was started, and nothing beside it failed.
+        reason = self._host.reason(self._unit) if self._unit.active_state != "inactive" else None
         if reason is not None:
             return self._for_reason(judged, reason)
         log = self._log
