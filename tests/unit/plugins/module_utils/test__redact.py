@@ -206,7 +206,9 @@ def test_structures_are_masked_in_every_spelling() -> None:
 
 
 @given(
-    st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r*"), min_size=8, max_size=20).filter(str.strip)
+    st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r*"), min_size=8, max_size=20).filter(
+        str.strip
+    )
 )
 def test_a_known_secret_is_found_however_it_is_written(secret: str) -> None:
     masker = Masker([secret])

@@ -135,13 +135,13 @@ class ScriptedHost(Host):
         self.installed = "0.5.23"
         self._entries: list[Entry] = []
         self._rest: list[Entry] = []
-        self._events: list[tuple[float, t.Callable[[], None]]] = []
+        self._events: list[tuple[float, t.Callable[[], object]]] = []
         self._serial = 0
         self.log_pid1("Starting sglang-x.service - SGLang x...", STARTING_MESSAGE_ID)
 
     # -- for the test
 
-    def at(self, seconds: float, event: t.Callable[[], None]) -> None:
+    def at(self, seconds: float, event: t.Callable[[], object]) -> None:
         self._events.append((1000.0 + seconds, event))
         self._events.sort(key=lambda item: item[0])
 
@@ -1596,9 +1596,12 @@ def test_a_generation_within_its_deadline_is_loading() -> None:
 
 def test_own_probes_are_no_progress() -> None:
     host = deaf()
-    host.answers["/generate"] = lambda: (
-        host.log(f"Prefill batch, #new-seq: 1, #new-token: 6, #running-req: 0, number {len(host.requests)}") or NEVER
-    )
+
+    def in_vain() -> t.Any:
+        host.log(f"Prefill batch, #new-seq: 1, #new-token: 6, #running-req: 0, number {len(host.requests)}")
+        return NEVER
+
+    host.answers["/generate"] = in_vain
     result = wait(host)
     assert (result["state"], 300.0 <= result["elapsed"] <= 302.0) == ("hung", True)
 
