@@ -43,7 +43,8 @@ def start(server: t.Any, **environment: str) -> None:
 def pids(server: t.Any, title: str = "") -> list[str]:
     group = f"/sys/fs/cgroup/system.slice/{server.unit}/cgroup.procs"
     script = f'for pid in $(cat {group}); do grep -q "{title}" /proc/$pid/cmdline && echo $pid; done; true'
-    return server.host.exec(["sh", "-c", script]).stdout.split()  # type: ignore[no-any-return]
+    found: list[str] = server.host.exec(["sh", "-c", script]).stdout.split()
+    return found
 
 
 def test_all_processes_stopped(server: t.Any) -> None:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import typing as t
 
@@ -1515,7 +1516,7 @@ def test_compilers_that_come_and_go_are_progress() -> None:
 def test_lines_of_the_log_are_progress_and_polls_and_heartbeats_are_none() -> None:
     moving, polled = loading(), loading()
     for second in range(60, 1000, 100):
-        moving.at(second, lambda second=second: moving.log(f"Capturing batch {second}"))  # type: ignore[misc]
+        moving.at(second, functools.partial(moving.log, f"Capturing batch {second}"))
         polled.at(second, lambda: polled.log("Still waiting for the other ranks"))
         polled.at(second + 1, lambda: polled.log_raw('INFO:     1.2.3.4:1 - "GET /metrics HTTP/1.1" 200 OK'))
         polled.at(second + 2, lambda: polled.log("Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 5"))
@@ -1609,7 +1610,7 @@ def test_own_probes_are_no_progress() -> None:
 def test_requests_of_others_are_progress() -> None:
     host = deaf()
     for second in range(100, 1000, 100):
-        host.at(second, lambda second=second: host.log(f"Decode batch, #running-req: 9, #token: {second}"))  # type: ignore[misc]
+        host.at(second, functools.partial(host.log, f"Decode batch, #running-req: 9, #token: {second}"))
     assert wait(host)["elapsed"] >= 1200.0
 
 
@@ -1689,7 +1690,7 @@ def test_full_utilisation_at_idle_power_is_a_collective_that_hangs() -> None:
 def test_gpu_memory_that_grows_is_progress() -> None:
     host = loading(TP0="spinning")
     for second in range(60, 1100, 60):
-        host.at(second, lambda second=second: host.set(gpu=GpuView(apps={91: 100.0 * second, 4711: 1.0}))())  # type: ignore[misc]
+        host.at(second, host.set(gpu=GpuView(apps={91: 100.0 * second, 4711: 1.0})))
     host.at(1200.0, host.serve)
     assert wait(host)["ready"]
 
@@ -1697,7 +1698,7 @@ def test_gpu_memory_that_grows_is_progress() -> None:
 def test_gpu_memory_of_others_is_none() -> None:
     host = loading(TP0="spinning")
     for second in range(60, 1100, 60):
-        host.at(second, lambda second=second: host.set(gpu=GpuView(apps={4711: 100.0 * second}))())  # type: ignore[misc]
+        host.at(second, host.set(gpu=GpuView(apps={4711: 100.0 * second})))
     assert wait(host)["state"] == "hung"
 
 
