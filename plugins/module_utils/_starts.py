@@ -14,9 +14,9 @@ import dataclasses
 import errno
 import fcntl
 import json
-import math
 import os
 import re
+import stat
 import statistics
 import time
 import typing as t
@@ -33,6 +33,8 @@ _KEPT = 200
 # The file is shortened when it has this many lines, not at each one.
 _SHORTEN_AT = 250
 _READ_AT_MOST = 1024 * 1024
+# No start takes a day. A line that says so is damaged, and would make a wait of `timeout: auto` endless.
+_LONGEST_S = 86400.0
 _LOCK_S = 2.0
 _LOCK_POLL_S = 0.05
 _DRIVER = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
@@ -232,8 +234,10 @@ def load(directory: str) -> list[Start]:
     if not directory:
         return []
     try:
-        with open(os.path.join(directory, FILE_NAME), "rb") as file:
-            return _parse(_tail(file))
+        # A pipe of this name would be waited for.
+        descriptor = os.open(os.path.join(directory, FILE_NAME), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return _parse(_tail(file)) if stat.S_ISREG(os.fstat(descriptor).st_mode) else []
     except OSError:
         return []
 
@@ -273,7 +277,7 @@ def _tail(file: t.BinaryIO) -> bytes:
 def _parse(data: bytes) -> list[Start]:
     starts = []
     for line in data.split(b"\n"):
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        with contextlib.suppress(ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             starts.append(_from_json(json.loads(line)))
     return starts
 
@@ -291,7 +295,7 @@ def _from_json(value: t.Mapping[str, t.Any]) -> Start:
     )
     total = float(value["total_s"])
     phases = tuple((str(name), float(seconds)) for name, seconds in value["phases"])
-    if not all(math.isfinite(number) and number >= 0 for number in (total, *(seconds for _name, seconds in phases))):
+    if not all(0 <= number <= _LONGEST_S for number in (total, *(seconds for _name, seconds in phases))):
         raise ValueError(total)
     return Start(
         subject=subject,

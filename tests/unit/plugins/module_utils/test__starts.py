@@ -243,12 +243,30 @@ def test_nonsense_in_the_file_is_passed_over(tmp_path: Path, line: bytes) -> Non
     assert len(load(str(tmp_path))) == 2
 
 
-@pytest.mark.parametrize("total", ["NaN", "Infinity", "-1", '"long"'])
+@pytest.mark.parametrize("total", ["NaN", "Infinity", "-1", '"long"', "1e308", "1" + "0" * 400])
 def test_a_start_of_impossible_length_is_passed_over(tmp_path: Path, total: str) -> None:
     note(str(tmp_path), result(0), K26)
     path = tmp_path / "starts.jsonl"
     path.write_text(path.read_text().replace('"total_s": 80.0', f'"total_s": {total}'))
     assert load(str(tmp_path)) == []
+
+
+def test_a_size_without_end_is_passed_over(tmp_path: Path) -> None:
+    note(str(tmp_path), result(0), K26)
+    path = tmp_path / "starts.jsonl"
+    path.write_text(path.read_text().replace('"tp_size": 2', '"tp_size": Infinity'))
+    assert load(str(tmp_path)) == []
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "starts.jsonl")
+    # Held open, so that without care the read would wait for ever and not only the opening.
+    held = os.open(tmp_path / "starts.jsonl", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        assert load(str(tmp_path)) == []
+        assert "was not noted" in note(str(tmp_path), result(), K26)
+    finally:
+        os.close(held)
 
 
 def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
