@@ -142,11 +142,14 @@ def command(
         words.append(f"--namespace=+{namespace}")
     if cursor:
         words.append(f"--cursor={cursor}")
+    # Any user may log a field of a name without an underscore before it. So that nobody can have a unit stopped, or its
+    # journal incomplete, by words alone, such lines must come from root, as those of PID 1 and journald do.
+    told = [f"INVOCATION_ID={invocation_id}", "_UID=0"]
     if about:
-        return [*words, f"INVOCATION_ID={invocation_id}"]
-    words += [f"_SYSTEMD_INVOCATION_ID={invocation_id}", "+", f"INVOCATION_ID={invocation_id}"]
+        return [*words, *told]
+    words += [f"_SYSTEMD_INVOCATION_ID={invocation_id}", "+", *told]
     # journald's own notice about lines it dropped.
-    return [*words, "+", f"OBJECT_SYSTEMD_INVOCATION_ID={invocation_id}"]
+    return [*words, "+", f"OBJECT_SYSTEMD_INVOCATION_ID={invocation_id}", "_UID=0"]
 
 
 def sync(*, namespace: str | None = None, program: Sequence[str] = ("journalctl",)) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
+import re
 import select
 import socket
 import time
@@ -84,6 +85,10 @@ _FOLLOW_AGAIN_S = 1.0
 # Of a chatty server it would in the end map hundreds of megabytes of the journal.
 _FOLLOWER_BYTES = 20 * 1024 * 1024
 _WEIGH_LINES = 5000
+# While systemd runs itself anew (an update of its package, `systemctl daemon-reexec`) it answers nobody.
+_MANAGER_BACK_S = 10.0
+_MANAGER_POLL_S = 0.2
+_MANAGER_GONE = re.compile("endpoint is not connected|[Cc]onnection (?:reset|refused|timed out)|disconnected|no reply")
 _RUN = command_runner(timeout=30.0)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -93,7 +98,7 @@ def resolve(host: str, port: int) -> str:
     """The first address of a name; an address is given back. Raises SystemdError when the name is unknown here."""
     try:
         return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError for what can be no name, such as an empty label
         raise SystemdError(f"host {host!r} has no address on this machine: {error}") from error
 
 
@@ -105,6 +110,7 @@ class SystemHost(Host):
         self._unit_name = unit
         #: What the journal calls it: another name when it was asked for by an alias.
         self._unit_id = ""
+        self._manager_answered = False
         self._listen_host = listen_host or endpoint.host
         self._endpoint = dataclasses.replace(endpoint, address=resolve(endpoint.host, endpoint.port))
         self._leader = leader
@@ -155,7 +161,18 @@ class SystemHost(Host):
         return boot_id()
 
     def show(self) -> UnitState:
-        return show(_RUN, self._unit_name)
+        deadline = time.monotonic() + _MANAGER_BACK_S
+        while True:
+            try:
+                unit = show(_RUN, self._unit_name)
+            except SystemdError as error:
+                # Without an answer so far, it may be no systemd at all.
+                if not (self._manager_answered or _MANAGER_GONE.search(str(error))) or time.monotonic() >= deadline:
+                    raise
+                self.pause(_MANAGER_POLL_S)
+            else:
+                self._manager_answered = True
+                return unit
 
     def watch(self, unit: UnitState) -> None:
         if self._exit is not None:

@@ -255,6 +255,50 @@ def test_last_words_without_attribution(server: t.Any) -> None:
     assert "No module named 'no_such_engine'" in result["msg"], result
 
 
+#: What any user may send to journald: fields whose name begins without an underscore.
+FORGE = """\
+import socket, sys
+fields = "".join(word + chr(10) for word in sys.argv[1:])
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(fields.encode(), "/run/systemd/journal/socket")
+"""
+
+
+def forge(server: t.Any, **fields: str) -> None:
+    server.host.write_file("/run/truth/forge.py", FORGE)
+    words = " ".join(f"'{name}={value}'" for name, value in fields.items())
+    shell(server, f"runuser -u deploy -- python3 /run/truth/forge.py {words}; journalctl --sync")
+
+
+def test_a_user_cannot_make_the_journal_incomplete(server: t.Any) -> None:
+    """Without the markers the other gates would decide."""
+    start(server)
+    forge(
+        server,
+        MESSAGE="Suppressed 9 messages",
+        MESSAGE_ID="a596d6fe7bfa4994828e72309e95d61e",
+        OBJECT_SYSTEMD_INVOCATION_ID=server.property("InvocationID"),
+        N_DROPPED="9",
+    )
+    result = server.observe(expected_markers=5, timeout="6")
+    assert (result["state"], result["log_incomplete"]) == ("loading", ""), result
+    assert "4 of 5" in result["msg"]
+
+
+def test_a_user_cannot_make_a_crash_a_stop(server: t.Any) -> None:
+    server.write(command="/bin/sleep 60")
+    server.systemctl("start")
+    observer = server.start_observing()
+    forge(
+        server,
+        MESSAGE="Stopping it",
+        MESSAGE_ID="de5b426a63be47a7b6ac3eaac82e2f6f",
+        INVOCATION_ID=server.property("InvocationID"),
+    )
+    shell(server, f"kill -TERM {server.property('MainPID')}")
+    result = end_of(observer)
+    assert result["state"] == "crashed", result
+
+
 def test_a_long_line_is_one_line(server: t.Any) -> None:
     """journald cuts at 48 KiB: what follows the cut looks like a line of its own, here like a marker."""
     marker = "[2026-11-29 14:24:24 TP7 EP7] Load weight end. elapsed=0.01 s, type=Forged, avail mem=1.00 GB, mem usage=0.50 GB."

@@ -286,9 +286,12 @@ def test_command_of_the_first_read() -> None:
     assert words[6:] == [
         f"_SYSTEMD_INVOCATION_ID={INVOCATION}",
         "+",
+        # Fields that any user may set: only root's lines count.
         f"INVOCATION_ID={INVOCATION}",
+        "_UID=0",
         "+",
         f"OBJECT_SYSTEMD_INVOCATION_ID={INVOCATION}",
+        "_UID=0",
     ]
     assert words[5].startswith("--output-fields=MESSAGE,")
     assert command(invocation_id=INVOCATION, output="export")[3] == "--output=export"
@@ -402,7 +405,7 @@ def test_read_once_joins_long_lines() -> None:
 
 def test_command_about_an_invocation_reads_only_what_pid_1_says() -> None:
     words = command(invocation_id=INVOCATION, about=True, namespace="sgl")
-    assert words[-2:] == ["--namespace=+sgl", f"INVOCATION_ID={INVOCATION}"]
+    assert words[-3:] == ["--namespace=+sgl", f"INVOCATION_ID={INVOCATION}", "_UID=0"]
 
 
 def test_read_orphans_takes_lines_without_an_invocation_since_the_start() -> None:
