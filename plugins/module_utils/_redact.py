@@ -41,14 +41,12 @@ def _mask(match: t.Match[str]) -> str:
 
 
 def redact_text(text: str, secrets: t.Iterable[str] = ()) -> str:
-    """Mask secret arguments by their name and every string of ``secrets`` wherever it stands in ``text``."""
+    """Mask every string of ``secrets`` wherever it stands in ``text``, and what by its name or form is a secret."""
     # What is known comes first: a pattern may see but a part of a value that holds signs. The longest first: one key may
     # be the beginning of another.
     for secret in sorted(set(filter(None, secrets)), key=len, reverse=True):
         text = text.replace(secret, MASK)
-    for pattern in _PATTERNS:
-        text = pattern.sub(_mask, text)
-    return text
+    return _mask_lines(text)
 
 
 def redact(value: t.Any, secrets: t.Iterable[str] = ()) -> t.Any:
@@ -76,6 +74,8 @@ _SECRET_PAIR = re.compile(rf"(?<![\w-])((?:--?)?{_SECRET_NAME}\s*[=:]\s*)(\"[^\"
 _SECRET_WORDS = re.compile(rf"(?<![\w-])(--?{_SECRET_NAME}\s+)(\"[^\"]*\"|'[^']*'|[^\s'\"]+)", re.IGNORECASE)
 _BEARER = re.compile(r"(\b(?:Bearer|Basic)\s+)[^\s'\"]+", re.IGNORECASE)
 _USERINFO = re.compile(r"(\w://[^\s/:@]*:)[^\s/@]+@")
+# https://TOKEN@host: names of users are shorter.
+_USER_TOKEN = re.compile(r"(\w://)[^\s/:@*]{12,}@")
 # argparse takes abbreviations: --api-k KEY sets the key as well.
 _SGLANG_SECRETS = (("--api-key", 4), ("--admin-api-key", 4), ("--ssl-keyfile-password", len("--ssl-keyfile-")))
 
@@ -148,17 +148,25 @@ def _escaped(text: str) -> set[str]:
 
 def spellings(secret: str) -> set[str]:
     """A secret as JSON, Python, a shell, a URL and systemd write it, twice over where one quotes the other, and in base64."""
-    once = {
-        *_escaped(secret),
-        shlex.quote(secret),
-        "".join(f"\\x{ord(sign):02x}" if sign in " \t'\"\\" else sign for sign in secret),
+    urls = {
+        urllib.parse.quote(secret),
         urllib.parse.quote(secret, safe=""),
         urllib.parse.quote_plus(secret),
+    }
+    once = {
+        *_escaped(secret),
+        secret.replace("/", "\\/"),
+        shlex.quote(secret),
+        "".join(f"\\x{ord(sign):02x}" if sign in " \t'\"\\" else sign for sign in secret),
+        *urls,
+        *(re.sub("%[0-9A-F]{2}", lambda match: match.group().lower(), url) for url in urls),
     }
     found = {again for text in once for again in _escaped(text)}
     raw = secret.encode("utf-8", "surrogateescape")
     if len(raw) >= 8:
-        found |= {base64.b64encode(raw).decode("ascii"), base64.urlsafe_b64encode(raw).decode("ascii")}
+        # Whole; and what stays the same without padding, or with a newline after the secret.
+        for part in (raw, raw[: len(raw) // 3 * 3]):
+            found |= {base64.b64encode(part).decode("ascii"), base64.urlsafe_b64encode(part).decode("ascii")}
     return found
 
 
@@ -185,7 +193,7 @@ _ANYWHERE = (
 )
 # A unit's SetCredential=NAME:VALUE, which may go on in the next line.
 _CREDENTIAL_LINES = re.compile(
-    r"(?P<keep>^\s*SetCredential(?:Encrypted)?=[^:\n]*:)(?P<value>(?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
+    r"(?P<keep>^[ \t]*SetCredential(?:Encrypted)?=[^:\n]*:)(?P<value>(?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
 )
 # NAME=VALUE, 'NAME': 'VALUE', and in a unit file "NAME=VALUE with blanks".
 _ASSIGNMENT = re.compile(
@@ -229,6 +237,27 @@ def _suspicious_lines(text: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+def _mask_lines(text: str) -> str:
+    """The text with what looks secret masked, line by line."""
+    parts = []
+    done = 0
+    for begin, end in _suspicious_lines(text):
+        parts += [text[done:begin], "\n".join(map(_mask_line, text[begin:end].split("\n")))]
+        done = end
+    if parts:
+        text = "".join([*parts, text[done:]])
+    # The only one that goes over lines.
+    return _CREDENTIAL_LINES.sub(_mask, text) if "SetCredential" in text else text
+
+
+def _mask_line(line: str) -> str:
+    for pattern in (*_PATTERNS, *_ANYWHERE):
+        line = pattern.sub(_mask, line)
+    line = _ASSIGNMENT.sub(_mask_assignment, line)
+    line = _USERINFO.sub(rf"\g<1>{MASK}@", line)
+    return _USER_TOKEN.sub(rf"\g<1>{MASK}@", line)
+
+
 def _mask_assignment(match: t.Match[str]) -> str:
     return _mask(match) if is_secret_variable(match.group("name")) else match.group()
 
@@ -251,15 +280,7 @@ class Masker:
         for secret in self._known:
             if secret in text:
                 text = text.replace(secret, MASK)
-        parts = []
-        done = 0
-        for begin, end in _suspicious_lines(text):
-            parts += [text[done:begin], "\n".join(map(self._line, text[begin:end].split("\n")))]
-            done = end
-        if parts:
-            text = "".join([*parts, text[done:]])
-        # The only one that goes over lines.
-        return _CREDENTIAL_LINES.sub(_mask, text) if "SetCredential" in text else text
+        return _mask_lines(text)
 
     def value(self, value: t.Any) -> t.Any:
         """A whole structure of dicts, lists and strings; values under a secret argument's name are masked."""
@@ -275,13 +296,6 @@ class Masker:
         if isinstance(value, (list, tuple)):
             return [self.value(item) for item in value]
         return value
-
-    @staticmethod
-    def _line(line: str) -> str:
-        for pattern in (*_PATTERNS, *_ANYWHERE):
-            line = pattern.sub(_mask, line)
-        line = _ASSIGNMENT.sub(_mask_assignment, line)
-        return _USERINFO.sub(rf"\g<1>{MASK}@", line)
 
 
 __all__ = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
+import time
 import urllib.parse
 
 import pytest
@@ -41,6 +42,11 @@ KEY = "sk-test-12345"
         pytest.param(f"ssl_keyfile_password='{KEY}'", id="key file password"),
         pytest.param(f"Authorization: Bearer {KEY}", id="header"),
         pytest.param(f"'api_key': 'it\\'s {KEY}'", id="escaped quote"),
+        pytest.param(f"ProxyError: http://user:{KEY}@proxy:3128/", id="password of a proxy"),
+        pytest.param(f"https://{KEY}@host/simple", id="token in a URL"),
+        pytest.param(f"--model-path s3://name:{KEY}@bucket/model", id="model path"),
+        pytest.param(f"export HF_TOKEN={KEY}", id="variable"),
+        pytest.param(f"{{'hf_token': '{KEY}'}}", id="token of the hub"),
     ],
 )
 def test_masks_secrets_by_their_name(text: str) -> None:
@@ -55,6 +61,7 @@ def test_masks_secrets_by_their_name(text: str) -> None:
         pytest.param("'api_key': None, 'admin_api_key': None", id="no key set"),
         pytest.param("tokens per second, token usage: 0.01", id="other words with token"),
         pytest.param("the api_key was refused", id="prose"),
+        pytest.param("ssh://git@host/x http://127.0.0.1:30001/v1", id="URLs"),
     ],
 )
 def test_leaves_the_rest(text: str) -> None:
@@ -196,6 +203,28 @@ def test_secrets_are_told_by_name_and_form(text: str, shown: str) -> None:
 )
 def test_logs_stay_readable(text: str) -> None:
     assert Masker(["S3cret-key"]).text(text) == text
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param("pa/ss%2Bword%3D%3Dx1", id="URL with a slash"),
+        pytest.param("pa%2fss%2bword%3d%3dx1", id="URL in small letters"),
+        pytest.param("cGEvc3Mrd29yZD09eDE", id="base64 without padding"),
+        pytest.param("cGEvc3Mrd29yZD09eDEK", id="base64 of a line"),
+        pytest.param("pa\\/ss+word==x1", id="JSON of PHP"),
+    ],
+)
+def test_other_spellings_of_a_known_secret(written: str) -> None:
+    shown = Masker(["pa/ss+word==x1"]).text(f"x {written} y")
+    assert MASK in shown
+    assert written[:12] not in shown
+
+
+def test_many_empty_lines_before_a_credential_cost_little() -> None:
+    began = time.monotonic()
+    Masker().text("SetCredential" + "\n" * 60_000)
+    assert time.monotonic() - began < 5.0
 
 
 def test_structures_are_masked_in_every_spelling() -> None:
