@@ -60,7 +60,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._redact import (
     mask_command,
     secret_words,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._runner import clean_environment, command_runner
+from ansible_collections.specdec.serving.plugins.module_utils._runner import clean_environment, command_runner, within
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import describe_owner, find_owners, listeners
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState, show
 
@@ -336,8 +336,11 @@ def _entries_text(output: str) -> str:
 
 
 def _read(path: str, limit: int = _SMALL_FILE) -> str:
-    """A small file's text; raises OSError."""
-    with open(path, "rb") as file:
+    """A small file's text; raises OSError, also for what is no plain file: a pipe would be waited for, and emptied."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
         return file.read(limit).decode("utf-8", "replace")
 
 
@@ -1111,7 +1114,8 @@ def keep(
         return
     folder = os.path.join(str(params["state_dir"]), FOLDER, str(result["unit"]))
     try:
-        path = _keep(result, params, machine or Machine())
+        kept = dict(result)
+        path = within(BUDGET_S + _WRITING_S, lambda: _keep(kept, params, machine or Machine()))
     except Exception as error:  # noqa: BLE001  a bug here must not cost the verdict; it is told
         why = f"{type(error).__name__}: {error}" if not isinstance(error, EvidenceError) else str(error)
         result.setdefault("notices", []).append(f"evidence of this failed start was not kept in {folder}: {why}")

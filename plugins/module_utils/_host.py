@@ -35,6 +35,8 @@ class PortView:
     source: str = ""
     #: Where the unit listens on that port, when that is not where it should.
     elsewhere: tuple[str, ...] = ()
+    #: Nothing listens, and the main process lives in another network than we do.
+    other_network: bool = False
 
 
 class Host(Machine):

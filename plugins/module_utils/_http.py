@@ -25,6 +25,8 @@ import typing as t
 
 #: ``/server_info`` of a large deployment has about 40 KiB, ``/metrics`` 100 KiB.
 MAX_BODY = 4 * 1024 * 1024
+# ``/server_info`` has five levels.
+_MAX_DEPTH = 64
 # How often an abort is looked for while nothing arrives.
 _ABORT_POLL_S = 0.05
 # How long it may take to find out whether a server speaks TLS after all.
@@ -64,6 +66,29 @@ _TRIES = {
 }
 
 
+def _integer(text: str) -> int:
+    # Python up to 3.10 takes minutes for millions of digits, and none of more than 308 fits a float.
+    if len(text) > 100:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _check_depth(value: t.Any) -> None:
+    """Raises ValueError for what is nested so deep that those who walk it by recursion could fail."""
+    level = [value]
+    for _depth in range(_MAX_DEPTH):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(item, (dict, list))
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested more than {_MAX_DEPTH} deep")
+
+
 @dataclasses.dataclass(frozen=True)
 class Response:
     """One answer: ``elapsed`` in seconds, ``body`` in bytes."""
@@ -77,7 +102,9 @@ class Response:
     def json(self) -> t.Any:
         """The decoded body; raises HttpError with the first bytes of what came instead."""
         try:
-            return json.loads(self.body)
+            value = json.loads(self.body, parse_int=_integer)
+            _check_depth(value)
+            return value
         except (ValueError, RecursionError) as error:
             head = self.body[:120].decode("utf-8", "replace")
             raise HttpError(f"the answer is not JSON ({error}); it begins with {head!r}", "not_json") from error

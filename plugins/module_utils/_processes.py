@@ -31,6 +31,7 @@ __all__ = [
     "cgroup_pids",
     "cgroup_v2_root",
     "environ_of",
+    "in_other_network",
     "is_frozen",
     "process_alive",
     "rank_of",
@@ -197,6 +198,14 @@ def process_alive(pid: int, start_ticks: int, *, proc: str = PROC) -> bool:
     """Whether that very process still runs. A zombie does not, and a reused pid is another process."""
     process = read_process(pid, proc=proc)
     return process is not None and process.start_ticks == start_ticks and process.state not in ("Z", "X", "x")
+
+
+def in_other_network(pid: int, *, proc: str = PROC) -> bool:
+    """Whether a process is known to live in another network namespace than we do (PrivateNetwork, a container)."""
+    try:
+        return not os.path.samestat(os.stat(f"{proc}/{pid}/ns/net"), os.stat(f"{proc}/self/ns/net"))
+    except OSError:  # it is gone, or that is hidden from us
+        return False
 
 
 def all_pids(*, proc: str = PROC) -> list[int]:

@@ -10,6 +10,7 @@ True (passed), False (failed) or None (not known yet); only six times True is re
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import typing as t
 
@@ -119,7 +120,21 @@ def judge_unit(
         return UnitJudgement(
             LOADING, False, "still the invocation that is to be replaced" + ("; a job is queued" if unit.job else "")
         )
-    return UnitJudgement(LOADING, False, f"{unit.active_state} ({unit.sub_state})")
+    awaited = _AWAITED.get(unit.type, "") if unit.active_state == "activating" and unit.main_pid else ""
+    detail = f"{unit.active_state} ({unit.sub_state})"
+    if awaited:
+        return UnitJudgement(LOADING, False, f"{detail}: Type={unit.type}, so systemd waits for {awaited}", "unit_type")
+    return UnitJudgement(LOADING, False, detail)
+
+
+#: What systemd takes for the end of a start (systemd.service(5)), where a server does not give it by itself.
+_AWAITED = {
+    "oneshot": "the main process to end",
+    "forking": "the main process to fork and to end",
+    "notify": "a message READY=1 of the main process",
+    "notify-reload": "a message READY=1 of the main process",
+    "dbus": "the main process to take a name on the bus",
+}
 
 
 def _inactive(unit: UnitState, *, replaces: str, stop_requested: bool, ran: str) -> UnitJudgement:
@@ -274,15 +289,13 @@ def _algorithm(value: t.Any) -> str:
 def _number(value: t.Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, (int, float)):
-        return float(value)
     text = str(value).strip()
     scale = 1
     if text[-1:] in _SUFFIXES:
         scale, text = _SUFFIXES[text[-1]], text[:-1]
     try:
         return float(text) * scale
-    except ValueError:
+    except (OverflowError, ValueError):
         return None
 
 
@@ -371,7 +384,17 @@ def compare_settings(asked: t.Mapping[str, t.Any], info: t.Mapping[str, t.Any]) 
 
 
 def describe_differences(differences: t.Iterable[Difference]) -> str:
-    return "; ".join(f"{d.name} asked {d.asked!r}, running {d.running!r}" for d in differences)
+    return "; ".join(f"{d.name} asked {_shown(d.asked)}, running {_shown(d.running)}" for d in differences)
+
+
+def _shown(value: t.Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def small(value: t.Any) -> t.Any:
+    """A value of a server's answer for the result; None for one of more than 4 KiB as JSON, which no SGLang gives."""
+    return value if len(json.dumps(value)) <= 4096 else None
 
 
 def gate_identity(
@@ -386,12 +409,12 @@ def gate_identity(
     """Gate 4: the expected id is listed, the expected path is loaded, and no held argument differs."""
     if model and model not in models:
         return Gate(
-            "identity", False, f"wrong model: expected {model!r}, /v1/models lists {list(models)!r}", "wrong_model"
+            "identity", False, f"wrong model: expected {model!r}, /v1/models lists {_shown(list(models))}", "wrong_model"
         )
     if not models:
         return Gate("identity", False, "/v1/models lists no model", "wrong_model")
     if model_path and not same_value(model_path, running_path):
-        detail = f"wrong model path: expected {model_path!r}, /model_info says {running_path!r}"
+        detail = f"wrong model path: expected {model_path!r}, /model_info says {_shown(running_path)}"
         return Gate("identity", False, detail, "wrong_model_path")
     held = [difference for difference in differences if difference.held]
     if held:
@@ -401,7 +424,7 @@ def gate_identity(
         notes.append(f"engine changed: {describe_differences(differences)}")
     if unreported:
         notes.append(f"not reported by /server_info: {', '.join(unreported)}")
-    text = f"serves {models[0]!r} from {running_path!r}"
+    text = f"serves {_shown(models[0])} from {_shown(running_path)}"
     return Gate("identity", True, "; ".join([text, *notes]))
 
 
@@ -559,4 +582,5 @@ __all__ = (
     "generation_request",
     "judge_unit",
     "same_value",
+    "small",
 )

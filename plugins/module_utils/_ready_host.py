@@ -38,6 +38,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
     boot_id,
     cgroup_pids,
     environ_of,
+    in_other_network,
     is_frozen,
     rank_of,
     read_process,
@@ -47,7 +48,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
 )
 from ansible_collections.specdec.serving.plugins.module_utils._progress import ProcessSample
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import ENGINE_ROLES, EngineProcess
-from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
+from ansible_collections.specdec.serving.plugins.module_utils._runner import TooLate, command_runner, within
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import (
     Listener,
     Owner,
@@ -89,6 +90,8 @@ _WEIGH_LINES = 5000
 _MANAGER_BACK_S = 10.0
 _MANAGER_POLL_S = 0.2
 _MANAGER_GONE = re.compile("endpoint is not connected|[Cc]onnection (?:reset|refused|timed out)|disconnected|no reply")
+# The engine may lie on a mount that does not answer, which may be why the start hangs.
+_RELEASE_S = 5.0
 _RUN = command_runner(timeout=30.0)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -277,7 +280,8 @@ class SystemHost(Host):
         ]
         if not relevant:
             own = [listener for listener in found if owned_by_cgroup([listener], unit.control_group)]
-            return PortView(elsewhere=tuple(sorted({listener.address for listener in own})))
+            apart = bool(unit.main_pid) and in_other_network(unit.main_pid)
+            return PortView(elsewhere=tuple(sorted({listener.address for listener in own})), other_network=apart)
         owners, described = self._owners_of(relevant)
         owned = owned_by_cgroup(relevant, unit.control_group) if unit.control_group else None
         if owned:
@@ -498,7 +502,10 @@ class SystemHost(Host):
         return unit_file_reason(lines, unit=unit.id, path=unit.fragment_path, load_error=unit.load_error)
 
     def release(self) -> str:
-        return installed_release(show_program(_RUN, self._unit_name))
+        try:
+            return within(_RELEASE_S, lambda: installed_release(show_program(_RUN, self._unit_name)))
+        except TooLate:
+            return ""
 
     def request(
         self, method: str, path: str, *, timeout: float, payload: t.Any = None, abort: t.Callable[[], bool]

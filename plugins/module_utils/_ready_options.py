@@ -127,6 +127,16 @@ def _hang_timeout(name: str, params: t.Mapping[str, t.Any], timeout: float | Non
     return t.cast(float, value)
 
 
+def _check_stable_for(seconds: float, timeout: float | None) -> None:
+    if not seconds < float("inf"):
+        raise OptionError(f"stable_for {seconds!r} must be a number of seconds")
+    if timeout is not None and seconds >= timeout:
+        raise OptionError(
+            f"stable_for {seconds:g} is not below timeout {timeout:g}: the wait would end before the server could have"
+            " been ready for so long; lower stable_for, or raise timeout"
+        )
+
+
 def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
     """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
     check_unit_name(params["unit"])
@@ -152,6 +162,7 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
     ):
         if params[name] is not None and params[name] < least:
             raise OptionError(f"{name} {params[name]!r} must not be below {least}")
+    _check_stable_for(params["stable_for"], timeout)
     hang = {name: _hang_timeout(name, params, timeout) for name in ("stall_timeout", "spin_timeout")}
     if params["api_key"]:
         _check_key(params["api_key"], params)

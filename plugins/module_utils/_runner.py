@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
 
-__all__ = ("clean_environment", "command_runner")
+__all__ = ("TooLate", "clean_environment", "command_runner", "within")
 
 #: Variables of the login that would change what a command does or prints.
 _DROPPED_PREFIXES = ("PIP_", "PYTHON", "VIRTUAL_ENV", "SYSTEMD_", "UV_")
@@ -21,6 +22,37 @@ def clean_environment(**changes: str) -> dict[str, str]:
     """The environment for commands: plain output, and nothing of the login that steers Python, pip or systemd."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED_PREFIXES)}
     return {**kept, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": "", **changes}
+
+
+_Result = t.TypeVar("_Result")
+
+
+class TooLate(Exception):
+    """There was no result in time."""
+
+
+def within(seconds: float, work: t.Callable[[], _Result]) -> _Result:
+    """What ``work`` gives. Raises TooLate when it takes longer: a file of a mount that does not answer holds its reader for ever.
+
+    It is done in a thread that is left behind then, so it must not change what the caller goes on with.
+    """
+    done: list[_Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001  it is raised again below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TooLate(f"no end after {seconds:g} s: something that is read does not answer, such as a mount")
+    return done[0]
 
 
 def command_runner(*, timeout: float | None = None, **environment: str) -> Runner:

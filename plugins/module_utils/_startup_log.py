@@ -65,6 +65,7 @@ _PREFIX = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: [A-Z_]+\
 # A progress bar is not ended by a newline before 100 %, so another rank's line may follow it (journald splits them from
 # systemd 248 on, where the process changes).
 _BAR = re.compile(r"[^\[\]{}]{0,80}\d+%[^\[\]{}]{0,80}\|[^\[\]{}]{0,40}\[[^\[\]{}]{0,60}\](?=\[\d{4}-\d\d-\d\d )")
+_BAR_WIDTH = 512
 _UVICORN_LEVEL = re.compile(r"(?:INFO|WARNING|ERROR|CRITICAL): {2,}")
 _UVICORN_LEVELS = ("INFO:", "WARNING:", "ERROR:", "CRITICAL:")
 _ACCESS = re.compile(r'\S+ - "(?:GET|POST|HEAD|PUT|DELETE|OPTIONS|PATCH) [^"]*" \d{3}\b')
@@ -284,11 +285,11 @@ class _Trace:
 
     def add(self, line: str) -> None:
         if len(self.lines) < _TRACE_LINES:
-            self.lines.append(line)
+            self.lines.append(line[:_TAIL_WIDTH])
         if _TRACEBACK.match(line):
             self.in_frames = True
         elif self.in_frames and line and not line[0].isspace():
-            self.exceptions.append(line)
+            self.exceptions.append(line[:_TAIL_WIDTH])
             self.in_frames = False
 
     def frozen(self) -> ExceptionInfo:
@@ -448,7 +449,8 @@ class StartupLog:
 
     def _feed_line(self, line: str, pid: int, at_us: int) -> None:
         if line.find("%", 0, 200) >= 0:
-            line = _BAR.sub("", line, count=1)
+            # A bar stands at the beginning; in a long line the search would take minutes.
+            line = _BAR.sub("", line[:_BAR_WIDTH], count=1) + line[_BAR_WIDTH:]
         writer, rank, text = _split(line)
         if writer:
             if _is_polling(text):
@@ -742,6 +744,10 @@ def _setting(settings: Mapping[str, Any], *names: str) -> Any:
     return None
 
 
+#: Of no use is a number of ranks that nobody has; a server may say anything of itself.
+_MOST_RANKS = 100_000
+
+
 def _size(settings: Mapping[str, Any], *names: str) -> int:
     value = _setting(settings, *names)
     try:
@@ -750,8 +756,9 @@ def _size(settings: Mapping[str, Any], *names: str) -> int:
         raise ValueError(
             f"{names[0]} is {value!r}, which is not a whole number: the expected markers cannot be worked out"
         ) from None
-    if size < 1:
-        raise ValueError(f"{names[0]} is {value!r}, which is less than 1: the expected markers cannot be worked out")
+    if not 1 <= size <= _MOST_RANKS:
+        limit = "less than 1" if size < 1 else f"more than {_MOST_RANKS}"
+        raise ValueError(f"{names[0]} is {repr(value)[:40]}, which is {limit}: the expected markers cannot be worked out")
     return size
 
 

@@ -20,7 +20,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._http import (
     Response,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._hung import Situation, StallWatch
-from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._journal import MESSAGE_STARTED, Entry
 from ansible_collections.specdec.serving.plugins.module_utils._not_started import Reason
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     CRASH_LOOP,
@@ -49,6 +49,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     gate_unit,
     generation_request,
     judge_unit,
+    small,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._ready_options import OptionError, Options
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
@@ -76,6 +77,8 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd import Un
 STOPPING_MESSAGE_ID = "de5b426a63be47a7b6ac3eaac82e2f6f"
 #: PID 1's "Starting X...": without it the beginning of the start is no longer in the journal.
 STARTING_MESSAGE_ID = "7d4958e842da4a758f6c1cdc7b36dcc5"
+# Of these types PID 1 logs no "Starting X...", only "Started X" at the very beginning: nothing lies between.
+_STARTED_AT_ONCE = ("simple", "idle")
 
 # A phase must hold this long before its change ends a slice: short phases would cost a connection each.
 _PHASE_HOLD_S = 2.0
@@ -143,6 +146,8 @@ _REMEDIES = {
     "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
+    "unit_type": "Set Type=exec in the unit: SGLang tells systemd nothing, and stays where it was started.",
+    "other_network": "Take PrivateNetwork, NetworkNamespacePath and the like out of the unit, or start the server without a container.",
     "timeout": "See the phase above: raise the timeout if it was still at work.",
 }
 
@@ -396,7 +401,9 @@ class Waiter:
                 self._dirty = True
                 if entry.message_id == STOPPING_MESSAGE_ID:
                     self._stop_requested = True
-                elif entry.message_id == STARTING_MESSAGE_ID:
+                elif entry.message_id == (
+                    MESSAGE_STARTED if self._unit.type in _STARTED_AT_ONCE else STARTING_MESSAGE_ID
+                ):
                     self._began_in_journal = True
             before = self._log.last_line
             self._log.feed(entry)
@@ -561,9 +568,11 @@ class Waiter:
             # uvicorn gives up for good after Errno 98; what it logs afterwards speaks of another server.
             self._diagnosed = diagnose(log=self._log, unit=self._unit, ended=False)
             return self._finding(CRASHED, True, self._conflict_cause(), self._conflict_text())
-        if self._gates["port_owner"].cause == "wrong_address" and self._log.uvicorn_running:
+        if self._gates["port_owner"].cause in ("wrong_address", "other_network") and self._log.uvicorn_running:
             # It listens where it was told to, and has said that this is all.
-            return self._finding(LOADING, True, "wrong_address", self._gates["port_owner"].detail)
+            return self._finding(
+                LOADING, True, self._gates["port_owner"].cause, self._gates["port_owner"].detail
+            )
         if self._gates["unit"].passed and self._gates["port_owner"].passed:
             finding = self._check_server()
             if finding is not None:
@@ -589,6 +598,12 @@ class Waiter:
                 f"nothing listens on port {self._options.endpoint.port}: the server says that it runs on {elsewhere}"
             )
             return Gate("port_owner", None, detail, "wrong_port")
+        if port.other_network:
+            detail = (
+                f"nothing listens on port {self._options.endpoint.port} of this host: the main process"
+                f" {self._unit.main_pid} runs in a network namespace of its own"
+            )
+            return Gate("port_owner", None, detail, "other_network")
         if not port.listening and port.elsewhere:
             asked = self._options.listen_host or "all addresses"
             detail = (
@@ -921,12 +936,12 @@ class Waiter:
             "tp_size",
         )
         self._server = {
-            "version": info.get("version"),
-            "model": models[0] if models else "",
-            "arguments": {name: info[name] for name in names if info.get(name) is not None},
-            "max_total_num_tokens": info.get("max_total_num_tokens") or self._log.max_total_num_tokens,
-            "startup_time": info.get("startup_time"),
-            "engine_changed": [dataclasses.asdict(difference) for difference in differences if not difference.held],
+            "version": small(info.get("version")),
+            "model": models[0][:256] if models else "",
+            "arguments": {name: small(info[name]) for name in names if small(info.get(name)) is not None},
+            "max_total_num_tokens": small(info.get("max_total_num_tokens")) or self._log.max_total_num_tokens,
+            "startup_time": small(info.get("startup_time")),
+            "engine_changed": [small(dataclasses.asdict(difference)) for difference in differences if not difference.held],
             "skip_tokenizer_init": bool(info.get("skip_tokenizer_init")),
         }
 

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tarfile
+import threading
 import typing as t
 from pathlib import Path
 
@@ -318,6 +319,33 @@ def test_a_bug_costs_no_verdict(script: Script, monkeypatch: pytest.MonkeyPatch)
     result = judged(script)
     assert (result["state"], "evidence" in result) == ("crashed", False)
     assert "KeyError: 'some bug'" in result["notices"][0]
+
+
+def test_a_file_that_does_not_answer_holds_nobody_up(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a mount whose server is gone; what is there already is not waited for either."""
+    answer = threading.Event()
+    monkeypatch.setattr(_evidence, "BUDGET_S", 0.1)
+    monkeypatch.setattr(_evidence, "_WRITING_S", 0.1)
+    monkeypatch.setattr(_evidence.glob, "glob", lambda _pattern: answer.wait(20) and [])
+    result = judged(script)
+    answer.set()
+    assert "evidence" not in result
+    assert "something that is read does not answer" in result["notices"][0]
+    assert result["state"] == "crashed"
+
+
+def test_a_pipe_is_neither_waited_for_nor_emptied(script: Script) -> None:
+    pipe = script.root / "keys.yaml"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(held, b"api-key: for the server")
+        script.outputs["properties"] = Output(PROPERTIES.replace("--port 1", f"--config {pipe}"))
+        result = judged(script)
+        assert f"{pipe}: no plain file" in files(result)["index.txt"]
+        assert os.read(held, 100) == b"api-key: for the server"
+    finally:
+        os.close(held)
 
 
 def test_systemd_and_the_journal_may_fail(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -955,3 +956,21 @@ def test_configurations_without_markers(
 def test_sizes_that_are_none(value: Any) -> None:
     with pytest.raises(ValueError, match=r"tp_size is .*the expected markers cannot be worked out"):
         expected_markers({"tp_size": value})
+
+
+def test_a_long_line_of_percent_signs_costs_little() -> None:
+    log = StartupLog()
+    began = time.monotonic()
+    log.feed(own("1%" * 200_000))
+    assert time.monotonic() - began < 5.0
+
+
+def test_long_lines_of_a_traceback_are_cut() -> None:
+    log = StartupLog()
+    log.feed(own("[2026-11-29 14:24:24 TP0] Scheduler hit an exception: Traceback (most recent call last):"))
+    log.feed(own('  File "x.py", line 1, in f'))
+    log.feed(own("    " + "y" * 500_000))
+    log.feed(own("ValueError: " + "x" * 500_000))
+    assert log.first_exception is not None
+    assert log.first_exception.final_line.startswith("ValueError: xxx")
+    assert len(json.dumps(log.dump())) < 20_000

@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.specdec.serving.plugins.module_utils._gpus import GpuState, GpuView
 from ansible_collections.specdec.serving.plugins.module_utils._host import Host, PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import HttpError, Response
-from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
+from ansible_collections.specdec.serving.plugins.module_utils._journal import MESSAGE_STARTED, Entry
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine
 from ansible_collections.specdec.serving.plugins.module_utils._not_started import Reason
 from ansible_collections.specdec.serving.plugins.module_utils._progress import ProcessSample
@@ -875,6 +875,77 @@ def test_a_server_on_another_address_than_asked_ends_the_wait() -> None:
     assert (result["ready"], result["diagnosis"]["cause"]) == (False, "wrong_address")
     assert 3.0 <= result["elapsed"] <= 3.2
     assert "port 30001 of 127.0.0.1: the server listens on ::1" in result["msg"]
+
+
+def test_a_server_in_another_network_ends_the_wait() -> None:
+    host = ScriptedHost()
+    host.load()
+    host.port_view = PortView(other_network=True)
+    host.at(3.0, lambda: host.log("INFO:     Uvicorn running on http://127.0.0.1:30001 (Press CTRL+C to quit)"))
+    result = wait(host)
+    assert (result["ready"], result["diagnosis"]["cause"]) == (False, "other_network")
+    assert 3.0 <= result["elapsed"] <= 3.2
+    assert "network namespace of its own" in result["msg"]
+    assert "PrivateNetwork" in result["diagnosis"]["remedy"]
+
+
+@pytest.mark.parametrize("type_", ["oneshot", "forking", "notify", "dbus"])
+def test_a_type_that_never_becomes_active_is_told(type_: str) -> None:
+    host = ScriptedHost()
+    host.unit = running(active_state="activating", sub_state="start", type=type_)
+    host.serve()
+    result = wait(host, timeout="5")
+    assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "unit_type")
+    assert f"Type={type_}, so systemd waits for" in result["msg"]
+    assert "Type=exec" in result["diagnosis"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "message_id", "ready"),
+    [
+        pytest.param("simple", MESSAGE_STARTED, False, id="simple, from its beginning"),
+        pytest.param("idle", MESSAGE_STARTED, False, id="idle, from its beginning"),
+        pytest.param("exec", STARTING_MESSAGE_ID, False, id="exec, from its beginning"),
+        pytest.param("simple", "", True, id="simple, without its beginning"),
+        pytest.param("exec", MESSAGE_STARTED, True, id="exec, without its beginning"),
+    ],
+)
+def test_the_first_line_about_a_start_depends_on_its_type(type_: str, message_id: str, ready: bool) -> None:
+    """PID 1 logs no "Starting X..." of Type=simple: without it the markers must all the same be there."""
+    host = ScriptedHost()
+    host.unit = running(type=type_)
+    host.follow()
+    host.log_pid1("Started sglang-x.service.", message_id)
+    host.now += 10.0
+    host.serve()
+    result = wait(host, expected_markers=2, timeout="20")
+    assert (result["ready"], result["log_incomplete"] == "") == (ready, not ready)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/server_info", {"tp_size": 10**400}),
+        ("/server_info", {"startup_time": {"load_weight": 10**400}}),
+        ("/server_info", {"dp_size": 10**90, "tp_size": 1}),
+        ("/generate", {"meta_info": {"completion_tokens": 10**400}}),
+        ("/server_info", b'{"startup_time": ' + b"[" * 900 + b"]" * 900 + b"}"),
+        ("/server_info", b'{"startup_time": ' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}"),
+        ("/v1/models", b'{"data": [{"id": "' + b"x" * 1_000_000 + b'"}]}'),
+        ("/server_info", b'{"version": "' + b"x" * 1_000_000 + b'", "tp_size": 9}'),
+        ("/server_info", b'{"startup_time": "' + b"x" * 1_000_000 + b'"}'),
+    ],
+    ids=["size", "seconds", "ranks", "tokens", "lists", "dicts", "a long id", "a long version", "a long text"],
+)
+def test_answers_out_of_all_bounds_give_a_verdict(path: str, answer: t.Any) -> None:
+    host = ScriptedHost()
+    host.serve()
+    if path == "/server_info" and isinstance(answer, dict):
+        answer = {**host.answers[path], **answer}
+    host.answers[path] = (200, answer) if isinstance(answer, bytes) else answer
+    result = wait(host, timeout="10", settings={} if isinstance(answer, bytes) else {"tp_size": 1})
+    assert result["state"] in ("loading", "ready")
+    assert len(json.dumps(result)) < 30_000
 
 
 @pytest.mark.parametrize(
@@ -1764,9 +1835,12 @@ def test_samples_are_few() -> None:
         pytest.param({"spin_timeout": 61.0, "timeout": "60"}, ("spin_timeout 61", "timeout 60"), id="spin"),
         pytest.param({"stall_timeout": -1.0}, ("stall_timeout", "-1"), id="negative"),
         pytest.param({"spin_timeout": float("nan")}, ("spin_timeout", "nan"), id="no number"),
+        pytest.param({"stable_for": 60.0, "timeout": "60"}, ("stable_for 60", "timeout 60"), id="stable"),
+        pytest.param({"stable_for": float("nan")}, ("stable_for", "nan"), id="stable for no number"),
+        pytest.param({"stable_for": float("inf")}, ("stable_for", "inf"), id="stable for ever"),
     ],
 )
-def test_hang_timeouts_that_cannot_be_used(params: dict[str, t.Any], words: tuple[str, ...]) -> None:
+def test_times_that_cannot_be_used(params: dict[str, t.Any], words: tuple[str, ...]) -> None:
     with pytest.raises(OptionError) as error:
         options_from({**PARAMS, **params})
     assert all(word in str(error.value) for word in words)
