@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -25,6 +26,8 @@ from ansible_collections.specdec.serving.plugins.module_utils._redact import is_
 #: Far above what an archive holds; what is larger is none of ours.
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_FILES = 2000
+#: Of one archive, unpacked: a few kilobytes of it could fill the memory.
+_MOST_UNPACKED = 256 * 1024 * 1024
 _SHORTEST_SECRET = 8
 
 
@@ -69,11 +72,34 @@ def secrets_in(value: t.Any) -> set[str]:
     return {secret for secret in found if len(secret) >= _SHORTEST_SECRET}
 
 
+class _Bounded(io.RawIOBase):
+    """What an archive holds when it is unpacked, up to a limit, also where it is a header that is endless."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = gzip.open(path, "rb")
+        self._left = _MOST_UNPACKED
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: t.Any) -> int:
+        count = self._file.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise BundleError(f"it holds more than {_MOST_UNPACKED // 2**20} MiB")
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def _members(file: Fetched) -> t.Iterator[tuple[str, bytes]]:
     """Name and content of each file in an archive, its first folder left out. Raises BundleError for what cannot be ours."""
-    with tarfile.open(file.path, "r:gz") as archive:
+    with _Bounded(file.path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
         for count, member in enumerate(archive):
-            if member.isdir():
+            if member.isdir() and count < _MOST_FILES:
                 continue
             name = member.name.partition("/")[2]
             unsafe = not name or any(part in ("", ".", "..") for part in name.split("/"))
@@ -90,7 +116,7 @@ def _row(file: Fetched, verdict: bytes) -> Row:
         diagnosis = found.get("diagnosis") or {}
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(float(found["detected_at"])))
         return Row(file.host, file.unit, str(found["state"]), str(diagnosis.get("cause", "")), at, file.path.name)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError) as error:
         raise BundleError(f"its verdict cannot be read: {error!r}") from error
 
 
@@ -150,7 +176,7 @@ def bundle(
                     row = _row(file, contents.get("verdict.json", b""))
                 except _SecretFoundError:
                     raise
-                except (BundleError, EOFError, OSError, tarfile.TarError, zlib.error) as error:
+                except (BundleError, EOFError, OSError, ValueError, tarfile.TarError, zlib.error) as error:
                     left_out.append(f"{file.host}: {file.unit}/{file.path.name} is damaged and left out: {error}")
                     continue
                 folder = f"{stem}/{_plain(file.host)}/{_plain(file.unit)}/{file.path.name.removesuffix('.tar.gz')}"

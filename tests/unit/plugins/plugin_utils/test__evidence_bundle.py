@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.specdec.serving.plugins.plugin_utils import _evidence_bundle
 from ansible_collections.specdec.serving.plugins.plugin_utils._evidence_bundle import (
     BundleError,
     Fetched,
@@ -47,6 +49,33 @@ def fetched(
         if special is not None:
             archive.addfile(special)
     return Fetched(host=host, unit=unit, path=path)
+
+
+def _header(name: str, size: int, kind: bytes) -> bytes:
+    member = tarfile.TarInfo(f"{ARCHIVE}/{name}")
+    member.size, member.type = size, kind
+    return member.tobuf(format=tarfile.USTAR_FORMAT)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % 512)
+
+
+def _plain_file(name: str, size: int) -> bytes:
+    return _header(name, size, tarfile.REGTYPE) + _padded(b"z" * size)
+
+
+def _folder(name: str) -> bytes:
+    return _header(name, 0, tarfile.DIRTYPE)
+
+
+def _pax(name: str, value: bytes) -> bytes:
+    """A header that holds for the member that follows it."""
+    text = b" " + name.encode() + b"=" + value + b"\n"
+    length = len(text) + 1
+    while length != len(text) + len(str(length)):
+        length = len(text) + len(str(length))
+    return _header("pax", length, tarfile.XHDTYPE) + _padded(str(length).encode() + text)
 
 
 def names(path: str) -> list[str]:
@@ -133,7 +162,38 @@ def test_what_is_not_ours_is_left_out(tmp_path: Path, special: tarfile.TarInfo) 
     assert not any("b300" in name for name in names(path))
 
 
-@pytest.mark.parametrize("verdict", [[], {"state": "x"}, {**VERDICT, "detected_at": "soon"}])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(_pax("x", b"y" * 3_000_000), id="a header without end"),
+        pytest.param(_plain_file("journal.txt", 3_000_000), id="a file without end"),
+        pytest.param(_plain_file("a", 900_000) + _plain_file("b", 900_000) * 2, id="many files"),
+        pytest.param(b"".join(_folder(f"x/{number}") for number in range(2500)), id="many folders"),
+        pytest.param(_pax("GNU.sparse.map", b"one,two") + _plain_file("a", 10), id="a sparse file of nonsense"),
+    ],
+)
+def test_a_bomb_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes) -> None:
+    monkeypatch.setattr(_evidence_bundle, "_MOST_UNPACKED", 2_000_000)
+    bomb = fetched(tmp_path / "1", host="hostile")
+    # Without the zeros that end an archive.
+    bomb.path.write_bytes(gzip.compress(gzip.decompress(bomb.path.read_bytes()).rstrip(b"\0").ljust(1024, b"\0") + tail))
+    files = [bomb, fetched(tmp_path / "2", host="ct200")]
+    path, rows, left_out = bundle(files, destination=str(tmp_path / "out"), secrets=[], now=NOW)
+    assert [row.host for row in rows] == ["ct200"]
+    assert left_out[0].startswith("hostile: ")
+    assert not any("hostile" in name for name in names(path))
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        [],
+        {"state": "x"},
+        {**VERDICT, "detected_at": "soon"},
+        {**VERDICT, "detected_at": 1e300},
+        {**VERDICT, "detected_at": float("inf")},
+    ],
+)
 def test_a_verdict_that_cannot_be_read(tmp_path: Path, verdict: t.Any) -> None:
     with pytest.raises(BundleError, match="verdict"):
         bundle([fetched(tmp_path / "1", verdict=verdict)], destination=str(tmp_path / "out"), secrets=[], now=NOW)
