@@ -146,6 +146,7 @@ _REMEDIES = {
     "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
+    "no_scheduler": "See what the unit starts: a server that answers for another one is not this model.",
     "unit_type": "Set Type=exec in the unit: SGLang tells systemd nothing, and stays where it was started.",
     "other_network": "Take PrivateNetwork, NetworkNamespacePath and the like out of the unit, or start the server without a container.",
     "timeout": "See the phase above: raise the timeout if it was still at work.",
@@ -1023,12 +1024,25 @@ class Waiter:
             self._dirty = True
             self._retry_http()
             return None
+        if self._loaded_nothing():
+            # What answers here may be a proxy in front of another server, an old one for example.
+            text = "the journal does not show that this start loaded a model, and no scheduler process of it runs"
+            self._gates["stability"] = Gate("stability", None, text, "no_scheduler")
+            self._let_go()
+            self._next_http = now + _HTTP_RETRY_QUIET_S
+            return None
         if any(item.passed is not True for item in self._gate_list()):
             # All but the markers passed, which are on their way through journald; they call at once.
             self._listen()
             self._next_http = now + (0.0 if self._unlogged else _HTTP_RETRY_QUIET_S)
             return None
         return self._finding(READY, True, "", "all six gates passed")
+
+    def _loaded_nothing(self) -> bool:
+        """Whether nothing but the answers speaks for a model: neither the log nor a process."""
+        if self._log.markers >= max(self._expected_markers(), 1):
+            return False
+        return not any(process.role == "scheduler" for process in self._host.engine(self._unit))
 
     # -- the result ---------------------------------------------------------------------------------------------
 
