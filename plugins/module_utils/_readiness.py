@@ -409,7 +409,10 @@ def gate_identity(
     """Gate 4: the expected id is listed, the expected path is loaded, and no held argument differs."""
     if model and model not in models:
         return Gate(
-            "identity", False, f"wrong model: expected {model!r}, /v1/models lists {_shown(list(models))}", "wrong_model"
+            "identity",
+            False,
+            f"wrong model: expected {model!r}, /v1/models lists {_shown(list(models))}",
+            "wrong_model",
         )
     if not models:
         return Gate("identity", False, "/v1/models lists no model", "wrong_model")

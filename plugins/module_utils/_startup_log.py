@@ -758,7 +758,9 @@ def _size(settings: Mapping[str, Any], *names: str) -> int:
         ) from None
     if not 1 <= size <= _MOST_RANKS:
         limit = "less than 1" if size < 1 else f"more than {_MOST_RANKS}"
-        raise ValueError(f"{names[0]} is {repr(value)[:40]}, which is {limit}: the expected markers cannot be worked out")
+        raise ValueError(
+            f"{names[0]} is {repr(value)[:40]}, which is {limit}: the expected markers cannot be worked out"
+        )
     return size
 
 

@@ -571,9 +571,7 @@ class Waiter:
             return self._finding(CRASHED, True, self._conflict_cause(), self._conflict_text())
         if self._gates["port_owner"].cause in ("wrong_address", "other_network") and self._log.uvicorn_running:
             # It listens where it was told to, and has said that this is all.
-            return self._finding(
-                LOADING, True, self._gates["port_owner"].cause, self._gates["port_owner"].detail
-            )
+            return self._finding(LOADING, True, self._gates["port_owner"].cause, self._gates["port_owner"].detail)
         if self._gates["unit"].passed and self._gates["port_owner"].passed:
             finding = self._check_server()
             if finding is not None:
@@ -942,7 +940,13 @@ class Waiter:
             "arguments": {name: small(info[name]) for name in names if small(info.get(name)) is not None},
             "max_total_num_tokens": small(info.get("max_total_num_tokens")) or self._log.max_total_num_tokens,
             "startup_time": small(info.get("startup_time")),
-            "engine_changed": [small(dataclasses.asdict(difference)) for difference in differences if not difference.held],
+            "engine_changed": [
+                change
+                for change in (
+                    small(dataclasses.asdict(difference)) for difference in differences if not difference.held
+                )
+                if change is not None
+            ],
             "skip_tokenizer_init": bool(info.get("skip_tokenizer_init")),
         }
 

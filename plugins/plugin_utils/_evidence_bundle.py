@@ -75,9 +75,9 @@ def secrets_in(value: t.Any) -> set[str]:
 class _Bounded(io.RawIOBase):
     """What an archive holds when it is unpacked, up to a limit, also where it is a header that is endless."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, unpacked: gzip.GzipFile) -> None:
         super().__init__()
-        self._file = gzip.open(path, "rb")
+        self._file = unpacked
         self._left = _MOST_UNPACKED
 
     def readable(self) -> bool:
@@ -90,14 +90,10 @@ class _Bounded(io.RawIOBase):
             raise BundleError(f"it holds more than {_MOST_UNPACKED // 2**20} MiB")
         return count
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
 
 def _members(file: Fetched) -> t.Iterator[tuple[str, bytes]]:
     """Name and content of each file in an archive, its first folder left out. Raises BundleError for what cannot be ours."""
-    with _Bounded(file.path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
+    with gzip.open(file.path, "rb") as unpacked, tarfile.open(fileobj=_Bounded(unpacked), mode="r|") as archive:
         for count, member in enumerate(archive):
             if member.isdir() and count < _MOST_FILES:
                 continue

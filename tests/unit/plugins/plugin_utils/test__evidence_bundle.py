@@ -176,7 +176,9 @@ def test_a_bomb_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tai
     monkeypatch.setattr(_evidence_bundle, "_MOST_UNPACKED", 2_000_000)
     bomb = fetched(tmp_path / "1", host="hostile")
     # Without the zeros that end an archive.
-    bomb.path.write_bytes(gzip.compress(gzip.decompress(bomb.path.read_bytes()).rstrip(b"\0").ljust(1024, b"\0") + tail))
+    bomb.path.write_bytes(
+        gzip.compress(gzip.decompress(bomb.path.read_bytes()).rstrip(b"\0").ljust(1024, b"\0") + tail)
+    )
     files = [bomb, fetched(tmp_path / "2", host="ct200")]
     path, rows, left_out = bundle(files, destination=str(tmp_path / "out"), secrets=[], now=NOW)
     assert [row.host for row in rows] == ["ct200"]
