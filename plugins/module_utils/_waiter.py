@@ -1044,7 +1044,7 @@ class Waiter:
 
     def _loaded_nothing(self) -> bool:
         """Whether nothing but the answers speaks for a model: neither the log nor a process."""
-        if self._log.markers >= max(self._expected_markers(), 1):
+        if self._options.markers == "ignore" or self._log.markers >= max(self._expected_markers(), 1):
             return False
         return not any(process.role == "scheduler" for process in self._host.engine(self._unit))
 

@@ -17,8 +17,8 @@ description:
   - "B(Ready) needs six gates, all of one and the same invocation of the unit.
     (1) C(unit): the unit is active, its InvocationID is not O(replaces), its main process lives.
     (2) C(port_owner): every socket that could answer on O(port) belongs to the unit's control group.
-    (3) C(markers): the journal of this invocation holds the expected number of C(Load weight end) lines. Where it does not, and that is
-    excused, a scheduler process of the unit must run.
+    (3) C(markers): the journal of this invocation holds the expected number of C(Load weight end) lines. Where it does not, and V(auto)
+    excuses that, a scheduler process of the unit must run.
     (4) C(identity): C(/v1/models) lists O(model), C(/model_info) has O(model_path), C(/server_info) agrees with O(settings).
     (5) C(serving): C(/ready) (SGLang 0.5.20 and newer) or C(/health_generate) is 200, and O(generation_tokens) tokens are generated; with
     speculation at least two verify steps ran.

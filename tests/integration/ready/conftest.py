@@ -74,7 +74,7 @@ class Server:
         return self.systemctl("show", "--value", f"--property={name}").strip()
 
     def options(self, **changes: t.Any) -> dict[str, t.Any]:
-        return units.ready_options(unit=self.unit, port=self.port, **changes)
+        return units.ready_options(**{"unit": self.unit, "port": self.port, **changes})
 
     def observe_argv(self, *switches: str) -> list[str]:
         return ["env", f"PYTHONPATH={units.ROOT}", "python3", "-B", units.OBSERVER, *switches]

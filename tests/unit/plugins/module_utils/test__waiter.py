@@ -877,22 +877,21 @@ def test_a_server_on_another_address_than_asked_ends_the_wait() -> None:
     assert "port 30001 of 127.0.0.1: the server listens on ::1" in result["msg"]
 
 
-@pytest.mark.parametrize("how", ["the journal is cut", "ignored", "a log level without markers"])
+@pytest.mark.parametrize("how", ["the journal is cut", "a log level without markers"])
 def test_a_proxy_in_the_unit_is_not_the_model(how: str) -> None:
     """It holds the port and gives the answers of another server; where the log proves nothing, a process must."""
     host = ScriptedHost()
     host.port_view = OWN
     host.processes = frozenset((EngineProcess("main", 87, 1),))
     host.now += 10.0
-    options: dict[str, t.Any] = {"markers": "ignore"} if how == "ignored" else {}
     if how.startswith("a log level"):
         host.answers["/server_info"]["log_level"] = "error"
-    result = wait(host, timeout="20", **options)
+    result = wait(host, timeout="20")
     assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "no_scheduler")
     assert "no scheduler process" in result["msg"]
     assert host.requests.count("/generate") <= 12
     host.processes = ENGINE
-    assert wait(host, timeout="20", **options)["ready"]
+    assert wait(host, timeout="20")["ready"]
 
 
 def test_a_server_in_another_network_ends_the_wait() -> None:
