@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -326,7 +327,7 @@ def test_a_file_that_does_not_answer_holds_nobody_up(script: Script, monkeypatch
     answer = threading.Event()
     monkeypatch.setattr(_evidence, "BUDGET_S", 0.1)
     monkeypatch.setattr(_evidence, "_WRITING_S", 0.1)
-    monkeypatch.setattr(_evidence.glob, "glob", lambda _pattern: answer.wait(20) and [])
+    monkeypatch.setattr(glob, "glob", lambda _pattern: answer.wait(20) and [])
     result = judged(script)
     answer.set()
     assert "evidence" not in result

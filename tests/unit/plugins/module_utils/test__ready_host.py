@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_systemd_that_runs_itself_anew_is_waited_for(
 ) -> None:
     left, now = list(answers), [0.0]
     monkeypatch.setattr(_ready_host, "_RUN", lambda _argv: left.pop(0))
-    monkeypatch.setattr(_ready_host.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def pause(_host: SystemHost, seconds: float) -> None:
         now[0] = round(now[0] + seconds, 3)
