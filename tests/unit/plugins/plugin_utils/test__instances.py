@@ -219,6 +219,31 @@ def test_faults_of_the_host(options: dict[str, t.Any], message: str) -> None:
     assert message in faults(instance(), **options)
 
 
+@pytest.mark.parametrize(
+    ("wait", "message"),
+    [
+        ({"timeout": "0"}, "sglang_ready_timeout '0' must be a number of seconds above 0"),
+        ({"timeout": "20", "stall_timeout": "21"}, "sglang_ready_stall_timeout 21 is above sglang_ready_timeout 20"),
+        ({"timeout": 20, "stable_for": 50}, "sglang_ready_stable_for 50 is not below sglang_ready_timeout 20"),
+        ({"timeout": "auto", "spin_timeout": "soon"}, "sglang_ready_spin_timeout 'soon' is no number"),
+        ({"timeout": "auto", "stable_for": -1}, "sglang_ready_stable_for -1.0 must not be below 0"),
+        ({"timeout": "auto", "keep_evidence": -1}, "sglang_evidence_keep -1.0 must not be below 0"),
+        ("soon", "sglang_ready_*: expected a mapping, not text"),
+    ],
+)
+def test_a_wait_that_would_be_refused_after_the_restart(wait: t.Any, message: str) -> None:
+    assert faults(instance(), wait=wait).startswith(message)
+
+
+def test_a_wait_that_is_left_to_the_module_in_part() -> None:
+    left = {"generation_tokens": -1, "stall_timeout": "-1", "spin_timeout": -1}
+    assert resolve(instance(), wait={"timeout": "1350", "stable_for": 0, "max_restarts": 0, **left})
+
+
+def test_the_wait_is_told_with_the_other_faults() -> None:
+    assert len(faults(instance(port=0), wait={"timeout": "0"}).splitlines()) == 2
+
+
 def test_bad_version() -> None:
     engine = {"name": "x", "path": "/opt/x", "python": "/opt/x/bin/python"}
     with pytest.raises(InstancesError, match="sglang_version: 'latest' is no SGLang version"):
