@@ -294,8 +294,8 @@ HOSTS = (
         what="another port is asked for",
         state="loading",
         cause="wrong_port",
-        own_time="timeout",
-        options={"port": 31999, "timeout": "3"},
+        own_time="truth:ready",
+        options={"port": 31999},
     ),
     _Fine(
         id="proxy-in-our-environment",
