@@ -166,18 +166,25 @@ def number_faults(params: t.Mapping[str, t.Any], *, spelt: t.Callable[[str], str
     return faults
 
 
-def _check_generation_tokens(tokens: int | None, settings: t.Mapping[str, t.Any]) -> None:
-    """Too few for the block size that is asked for would look like speculation that does not run."""
+def generation_fault(
+    tokens: int | None,
+    settings: t.Mapping[str, t.Any],
+    *,
+    name: str = "generation_tokens",
+    default: str = "leave it out",
+) -> str:
+    """Why so few tokens prove no speculation of the block size that ``settings`` ask for; '' = they do, or it is not known.
+
+    ``name`` and ``default``: how the caller spells the option, and how it leaves the number to the wait.
+    """
     if tokens is None or str(settings.get("speculative_algorithm") or "none").lower() == "none":
-        return
-    size = settings.get("speculative_dflash_block_size") or settings.get("speculative_num_draft_tokens") or ""
-    if str(size).isdigit():
-        reason = too_few_tokens(tokens, int(size))
-        if reason:
-            raise OptionError(
-                f"generation_tokens {tokens}: {reason}; ask for {least_generation_tokens(int(size))} or more, leave"
-                " generation_tokens out, or give 0 to generate none"
-            )
+        return ""
+    asked = str(settings.get("speculative_dflash_block_size") or settings.get("speculative_num_draft_tokens") or "")
+    size = int(asked) if asked.isdigit() else 0
+    reason = too_few_tokens(tokens, size) if size else ""
+    if not reason:
+        return ""
+    return f"{name} {tokens}: {reason}; ask for {least_generation_tokens(size)} or more, {default}, or give 0 to generate none"
 
 
 def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
@@ -193,7 +200,9 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
     faults = number_faults(params)
     if faults:
         raise OptionError(faults[0])
-    _check_generation_tokens(params["generation_tokens"], params["settings"] or {})
+    fault = generation_fault(params["generation_tokens"], params["settings"] or {})
+    if fault:
+        raise OptionError(fault)
     timeout = parse_timeout(params["timeout"])
     try:
         leader = parse_server(params["leader"], name="leader", scheme=params["scheme"]) if params["leader"] else None
@@ -253,4 +262,4 @@ def _endpoint(address: Address, params: t.Mapping[str, t.Any]) -> Endpoint:
     )
 
 
-__all__ = ("ARGUMENT_SPEC", "OptionError", "Options", "defaults", "number_faults", "options_from")
+__all__ = ("ARGUMENT_SPEC", "OptionError", "Options", "defaults", "generation_fault", "number_faults", "options_from")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ansible_collections.specdec.serving.plugins.module_utils._addresses import parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
-from ansible_collections.specdec.serving.plugins.module_utils._ready_options import number_faults
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import generation_fault, number_faults
 from ansible_collections.specdec.serving.plugins.module_utils._releases import Release, release_features
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import (
     ServerArgs,
@@ -745,8 +745,11 @@ def _wait_variable(option: str) -> str:
     return "sglang_evidence_keep" if option == "keep_evidence" else f"sglang_ready_{option}"
 
 
-def _check_wait(wait: t.Any, *, errors: list[str]) -> None:
-    """Options of the wait as the role's variables have them, told before anything is restarted when they cannot be used."""
+def _check_wait(wait: t.Any, *, errors: list[str]) -> Mapping[str, t.Any]:
+    """Options of the wait as the role's variables have them, told before anything is restarted when they cannot be used.
+
+    Returns the numbers, without those that are left to the module.
+    """
     numbers: dict[str, t.Any] = {}
     for option, value in _mapping(wait, origin="sglang_ready_*", errors=errors).items():
         if option == "timeout":
@@ -763,6 +766,7 @@ def _check_wait(wait: t.Any, *, errors: list[str]) -> None:
         numbers[option] = None if left else number
     if "timeout" in numbers:
         errors.extend(number_faults(numbers, spelt=_wait_variable))
+    return numbers
 
 
 def resolve_instances(
@@ -802,7 +806,7 @@ def resolve_instances(
         errors.append(f"sglang_runtime: {runtime!r} is not available yet; only 'venv' is")
     if rollback:
         errors.append("sglang_rollback: is not available yet; leave it at false")
-    _check_wait(wait, errors=errors)
+    numbers = _check_wait(wait, errors=errors)
     if not isinstance(user, str) or not _USER.match(user):
         errors.append(f"sglang_user: {user!r} is no user name")
     for label, path in (("sglang_config_dir", config_dir), ("sglang_cache_dir", cache_dir)):
@@ -838,6 +842,10 @@ def resolve_instances(
         label = f"sglang_instances[{position}] ({resolved[-1]['name']})"
         keys.extend((f"{label}: {key}", raw.get(key)) for key in ("api_key", "admin_api_key"))
 
+    if numbers.get("generation_tokens") is not None:
+        name, tokens = _wait_variable("generation_tokens"), int(numbers["generation_tokens"])
+        found = (generation_fault(tokens, item["settings"], name=name, default="leave it at -1") for item in resolved)
+        errors.extend(fault for fault in found if fault)
     _check_shared(resolved, errors=errors)
     _check_gpus(resolved, host, errors=errors)
     words = [host.user, host.version, host.engine["path"], host.config_dir, host.cache_dir]

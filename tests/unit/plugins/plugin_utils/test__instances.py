@@ -235,6 +235,24 @@ def test_a_wait_that_would_be_refused_after_the_restart(wait: t.Any, message: st
     assert faults(instance(), wait=wait).startswith(message)
 
 
+@pytest.mark.parametrize(("tokens", "refused"), [("4", True), (9, True), (10, False), (0, False), (-1, False)])
+def test_tokens_that_one_verify_step_could_give_are_refused(tokens: t.Any, refused: bool) -> None:
+    speculative = instance(
+        args={
+            "speculative_algorithm": "DFLASH",
+            "speculative_dflash_block_size": 8,
+            "speculative_draft_model_path": "/models/d",
+        }
+    )
+    wait = {"timeout": "1350", "generation_tokens": tokens}
+    if not refused:
+        assert resolve(speculative, wait=wait)
+        return
+    message = faults(speculative, wait=wait)
+    assert message.startswith(f"sglang_ready_generation_tokens {tokens}: {tokens} tokens can fit in one verify step")
+    assert "ask for 10 or more, leave it at -1" in message
+
+
 def test_a_wait_that_is_left_to_the_module_in_part() -> None:
     left = {"generation_tokens": -1, "stall_timeout": "-1", "spin_timeout": -1}
     assert resolve(instance(), wait={"timeout": "1350", "stable_for": 0, "max_restarts": 0, **left})
