@@ -63,6 +63,8 @@ class Diagnosis:
     rank: str
     evidence: tuple[str, ...]
     warnings: tuple[str, ...]
+    #: The summary is about how the process ended, and nothing else.
+    by_exit: bool = False
 
 
 @dataclass(frozen=True)
@@ -259,6 +261,15 @@ def _unknown(candidate: _Candidate) -> str:
     return text + (f", at {frame}" if frame else "") + (f", on {info.rank}" if info.rank else "")
 
 
+def _quoted(candidate: _Candidate) -> bool:
+    """Whether the row's summary already has what the line ends with."""
+    found = candidate.match.groupdict() if candidate.match else {}
+    used = (
+        value for name, value in found.items() if value and candidate.row and f"{{{name}}}" in candidate.row.summary
+    )
+    return any(candidate.line.rstrip().endswith(value.rstrip()) for value in used)
+
+
 def diagnose(
     *,
     log: StartupLog,
@@ -308,7 +319,7 @@ def diagnose(
         return Diagnosis("", "exception", _unknown(best), "", "error", "traceback", best.rank, evidence, warnings)
     summary = _fill(row.summary, best.match, release)
     if row.where not in ("exit", "last"):
-        summary += (f" on {best.rank}" if best.rank else "") + f": {_short(best.line)}"
+        summary += (f" on {best.rank}" if best.rank else "") + ("" if _quoted(best) else f": {_short(best.line)}")
     return Diagnosis(
         id=row.id,
         cause=row.cause,
@@ -319,4 +330,5 @@ def diagnose(
         rank=best.rank,
         evidence=evidence,
         warnings=warnings,
+        by_exit=row.where == "exit",
     )

@@ -783,7 +783,11 @@ class _Collector:
             "properties.txt": outputs["properties"].text,
             "unit-journal.txt": _entries_text(outputs["unit-journal"].text),
             "kernel.txt": self._kernel(outputs["kernel"].text, state),
-            "disks.txt": f"{outputs['disks'].text}\n{outputs['inodes'].text}",
+            # Several folders may lie on one file system.
+            "disks.txt": "\n\n".join(
+                "\n".join(dict.fromkeys(outputs[name].text.splitlines())) for name in ("disks", "inodes")
+            )
+            + "\n",
         }
         if "systemd" in outputs:
             texts["systemd.txt"] = _entries_text(outputs["systemd"].text)
@@ -864,7 +868,8 @@ class _Collector:
         program = re.search(r"^ExecStart=\{ path=(\S+) ;", outputs["properties"].text, re.MULTILINE)
         root = os.path.dirname(os.path.dirname(program.group(1))) if program else ""
         folders = glob.glob(os.path.join(root, "lib*", "python3*", "site-packages", "*.dist-info")) if root else []
-        names = sorted(os.path.basename(path)[: -len(".dist-info")] for path in folders)
+        # lib64 is a link to lib in a virtual environment.
+        names = sorted({os.path.basename(path)[: -len(".dist-info")] for path in folders})
         lines += [f"SGLang {name.partition('-')[2]}" for name in names if name.startswith("sglang-")]
         lines += ["", f"packages in {root}:" if names else "no packages beside the unit's program", *names]
         self._add("releases.txt", "\n".join(lines) + "\n")

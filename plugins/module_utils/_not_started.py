@@ -62,6 +62,8 @@ def unit_file_reason(lines: t.Sequence[Entry], *, unit: str, path: str, load_err
     # Its verdict comes last; what is wrong, and in which line, before.
     reasons = [line for line in said if re.search(r":\d+: ", line)] or said or ([load_error] if load_error else [])
     text = f"systemd cannot load {path or unit}" + (f": {reasons[-1]}" if reasons else "")
+    if path and reasons and reasons[-1].startswith(f"{path}:"):
+        text = f"systemd cannot load {reasons[-1]}"
     remedy = (
         f"Correct the file, then `systemctl daemon-reload`; `systemd-analyze verify {unit}` says what is wrong with it."
     )

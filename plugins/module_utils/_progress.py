@@ -26,6 +26,7 @@ __all__ = [
     "Progress",
     "Repeats",
     "is_own_probe",
+    "still_for",
 ]
 
 STALLED = "stalled"
@@ -130,6 +131,12 @@ def is_own_probe(text: str) -> bool:
         and fields.get("#running-req", "0") == "0"
         and fields.get("#queue-req", "0") == "0"
     )
+
+
+def still_for(moved: Mapping[str, float], now: float) -> tuple[float, float]:
+    """Seconds since anything moved, and since anything but the CPU did; `moved` as `Progress.dump` gives it."""
+    quiet = now - max(at for name, at in moved.items() if name != CPU)
+    return min(quiet, now - moved[CPU]), quiet
 
 
 class Progress:
@@ -254,8 +261,8 @@ class Progress:
 
         With `idle_spins` (the server says that it is up) its CPU is no sign of life either.
         """
-        quiet = self.quiet_for(now)
-        if self._stall_s > 0 and (quiet if idle_spins else min(quiet, now - self._moved[CPU])) >= self._stall_s:
+        still, quiet = still_for(self._moved, now)
+        if self._stall_s > 0 and (quiet if idle_spins else still) >= self._stall_s:
             return STALLED
         if self._spin_s > 0 and quiet >= self._spin_s:
             return SPINNING
@@ -263,14 +270,15 @@ class Progress:
 
     def due_in(self, now: float, *, idle_spins: bool = False) -> float:
         """Seconds until the next verdict if nothing moves from now on; infinity when none can come."""
-        quiet = self.quiet_for(now)
-        still = quiet if idle_spins else min(quiet, now - self._moved[CPU])
+        still, quiet = still_for(self._moved, now)
+        if idle_spins:
+            still = quiet
         waits = [timeout - stood for timeout, stood in ((self._stall_s, still), (self._spin_s, quiet)) if timeout > 0]
         return max(min(waits, default=float("inf")), 0.0)
 
     def quiet_for(self, now: float) -> float:
         """Seconds since a signal other than the CPU moved."""
-        return now - max(at for name, at in self._moved.items() if name != CPU)
+        return still_for(self._moved, now)[1]
 
     def since(self, signal: str) -> float | None:
         """When a signal moved last; None if it never was there."""

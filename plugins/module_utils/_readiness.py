@@ -10,11 +10,12 @@ True (passed), False (failed) or None (not known yet); only six times True is re
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import signal
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._server_args import ALIASES
+from ansible_collections.specdec.serving.plugins.module_utils._server_args import ALIASES, canonical_dest
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
 
 READY = "ready"
@@ -78,7 +79,7 @@ def judge_unit(
     old = bool(replaces) and unit.invocation_id == replaces
     # The counter of the start that is to be replaced is history: an explicit restart sets it back.
     restarts = 0 if old else unit.n_restarts - min(restarts_before, unit.n_restarts)
-    ended = unit.exit_text()
+    ended = exit_sentence(unit)
     if unit.sub_state in ("auto-restart", "auto-restart-queued") and not (old and unit.job):
         # The counter rises when the next start is queued; until then this crash is not in it.
         counted = 1 if unit.job or unit.sub_state == "auto-restart-queued" else 0
@@ -87,10 +88,9 @@ def judge_unit(
             return UnitJudgement(LOADING, False, f"restart {crashes} of {max_restarts} allowed: {ended}")
         total = unit.n_restarts - counted
         if total > 0:
-            return UnitJudgement(
-                CRASH_LOOP, True, f"the main process {ended} again after {total} automatic restarts", "crash_loop"
-            )
-        return UnitJudgement(CRASHED, True, f"the main process {ended}; systemd will restart it", _exit_cause(unit))
+            return UnitJudgement(CRASH_LOOP, True, f"{ended} again after {total} automatic restarts", "crash_loop")
+        # Whoever asked for the wait may stop it before that.
+        return UnitJudgement(CRASHED, True, f"{ended}, and systemd was about to restart it", _exit_cause(unit))
     if restarts > max_restarts:
         return UnitJudgement(
             CRASH_LOOP,
@@ -104,17 +104,15 @@ def judge_unit(
         if stop_logged and unit.result == "signal" and unit.exec_main_status == signal.SIGKILL:
             # SGLang up to 0.5.17 ends a drain so; systemd's own SIGKILL after its timeout gives the result "timeout".
             return UnitJudgement(STOPPED, True, "the unit was stopped; its main process ended by SIGKILL", "stopped")
-        return UnitJudgement(
-            CRASHED, True, f"systemd result {unit.result}" + (f": {ended}" if ended else ""), _exit_cause(unit)
-        )
+        return UnitJudgement(CRASHED, True, _failure(unit), _exit_cause(unit))
     if unit.active_state == "deactivating":
         if unit.result != "success" and not stop_requested:
-            return UnitJudgement(CRASHED, True, f"systemd result {unit.result}: {ended}", _exit_cause(unit))
+            return UnitJudgement(CRASHED, True, _failure(unit), _exit_cause(unit))
         return UnitJudgement(STOPPING, False, f"the unit is stopping ({unit.sub_state})")
     if unit.active_state == "inactive":
         return _inactive(unit, replaces=replaces, stop_requested=stop_requested, ran=ran)
     if unit.active_state == "active" and unit.sub_state == "exited" and unit.main_exited and not old:
-        detail = f"the main process {ended} by itself; RemainAfterExit keeps the unit active"
+        detail = f"{ended} by itself; RemainAfterExit keeps the unit active"
         return UnitJudgement(CRASHED, True, detail, "exited", "Take RemainAfterExit out of the unit.")
     if old:
         return UnitJudgement(
@@ -137,13 +135,36 @@ _AWAITED = {
 }
 
 
+def exit_sentence(unit: UnitState) -> str:
+    """How the main process ended, as a sentence."""
+    ended = unit.exit_text()
+    if ended.startswith("exited"):
+        return f"the main process {ended}"
+    if ended:
+        dumped = " and left a core dump" if ended.startswith("dumped") else ""
+        return f"the main process was killed by signal {unit.exec_main_status}{dumped}"
+    return "the main process ended"
+
+
+#: Results that say no more than how the main process ended (ExecMainCode; systemd.exec(5), "$SERVICE_RESULT").
+_PLAIN_RESULTS = {"exit-code": 1, "signal": 2, "core-dump": 3}
+
+
+def _failure(unit: UnitState) -> str:
+    """Why systemd counts the unit as failed."""
+    if not unit.exit_text():
+        return f"systemd result {unit.result}"
+    ended = exit_sentence(unit)
+    return ended if _PLAIN_RESULTS.get(unit.result) == unit.exec_main_code else f"systemd result {unit.result}: {ended}"
+
+
 def _inactive(unit: UnitState, *, replaces: str, stop_requested: bool, ran: str) -> UnitJudgement:
     if unit.job:
         return UnitJudgement(LOADING, False, "a job of systemd is queued")
     if unit.result == "exec-condition":
         return UnitJudgement(STOPPED, True, "an ExecCondition of the unit said no", "condition")
     if unit.main_exited and not stop_requested and unit.invocation_id and unit.invocation_id != replaces:
-        return UnitJudgement(CRASHED, True, f"the main process {unit.exit_text()} by itself", "exited")
+        return UnitJudgement(CRASHED, True, f"{exit_sentence(unit)} by itself", "exited")
     if ran and ran != replaces and not unit.invocation_id and not stop_requested:
         detail = "the main process ended by itself, with status 0 or by a SIGTERM (systemd has forgotten which)"
         return UnitJudgement(CRASHED, True, detail, "exited")
@@ -383,6 +404,14 @@ def compare_settings(asked: t.Mapping[str, t.Any], info: t.Mapping[str, t.Any]) 
     return differences, unreported
 
 
+def resembling(name: str, info: t.Mapping[str, t.Any]) -> str:
+    """The argument of ``/server_info`` that a name which it does not report may stand for, or ''."""
+    dest = canonical_dest(name)
+    if dest in info:
+        return dest
+    return next(iter(difflib.get_close_matches(dest, list(info), n=1, cutoff=0.8)), "")
+
+
 def describe_differences(differences: t.Iterable[Difference]) -> str:
     return "; ".join(f"{d.name} asked {_shown(d.asked)}, running {_shown(d.running)}" for d in differences)
 
@@ -455,10 +484,26 @@ def generation_request(tokens: int, *, skip_tokenizer_init: bool = False) -> dic
     }
 
 
-def gate_generation(answer: t.Any, *, tokens: int, speculation: bool, counted: bool = True) -> Gate:
+def least_generation_tokens(block_size: int) -> int:
+    """Fewer tokens can fit in one verify step: the first comes of the prefill, and one step gives up to a block of them."""
+    return max(block_size, 1) + 2
+
+
+def too_few_tokens(tokens: int, block_size: int) -> str:
+    """Why so few tokens cannot prove that speculation runs; '' when they can, or none are asked for."""
+    least = least_generation_tokens(block_size)
+    if tokens == 0 or tokens >= least:
+        return ""
+    block = f" of block size {block_size}" if block_size else ""
+    return f"{tokens} tokens can fit in one verify step{block}, and two are the proof that speculation runs"
+
+
+def gate_generation(
+    answer: t.Any, *, tokens: int, speculation: bool, counted: bool = True, block_size: int = 0
+) -> Gate:
     """The second half of gate 5: the answer to :func:`generation_request` is complete, and speculation took part.
 
-    ``counted``: whether this release tells the number of verify steps at all.
+    ``counted``: whether this release tells the number of verify steps at all; ``block_size`` 0 = not known.
     """
     meta = answer.get("meta_info") if isinstance(answer, dict) else None
     if not isinstance(meta, dict):
@@ -479,6 +524,9 @@ def gate_generation(answer: t.Any, *, tokens: int, speculation: bool, counted: b
     if steps is None and not counted:
         return Gate("serving", True, f"{text}; this release does not tell how many verify steps that took")
     if not isinstance(steps, int) or steps < 2:
+        too_few = too_few_tokens(tokens, block_size)
+        if too_few:
+            return Gate("serving", False, f"{text}, with spec_verify_ct {steps!r}: {too_few}", "generation_too_short")
         detail = f"{text}, but spec_verify_ct is {steps!r}: speculation was asked for and did not run"
         return Gate("serving", False, detail, "speculation_not_exercised")
     return Gate("serving", True, f"{text} in {steps} verify steps")
@@ -576,6 +624,7 @@ __all__ = (
     "cross_check",
     "default_generation_tokens",
     "describe_differences",
+    "exit_sentence",
     "gate_generation",
     "gate_identity",
     "gate_markers",
@@ -584,6 +633,9 @@ __all__ = (
     "gate_unit",
     "generation_request",
     "judge_unit",
+    "least_generation_tokens",
+    "resembling",
     "same_value",
     "small",
+    "too_few_tokens",
 )

@@ -11,7 +11,12 @@ import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, check_ca_path
-from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
+    GATES,
+    STATES,
+    least_generation_tokens,
+    too_few_tokens,
+)
 from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
 from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import check_unit_name
@@ -111,30 +116,75 @@ def _invocation_id(text: str) -> str:
     return found
 
 
-def _hang_timeout(name: str, params: t.Mapping[str, t.Any], timeout: float | None) -> float:
-    """``stall_timeout`` or ``spin_timeout`` in seconds; ``timeout`` None = worked out later, so nothing to compare with."""
-    value = params[name]
-    if value is None:
-        # A default above the timeout says nothing: the wait ends before.
-        return t.cast(float, getattr(Options, name))
-    if not value < float("inf"):
-        raise OptionError(f"{name} {value!r} must be a number of seconds, 0 = never")
-    if timeout is not None and value > timeout:
-        raise OptionError(
-            f"{name} {value:g} is above timeout {timeout:g}: the wait would end before anything could count as hung;"
-            f" lower {name}, raise timeout, or give {name} 0 to switch it off"
-        )
-    return t.cast(float, value)
+#: Options that are numbers of 0 or more, where they are given.
+_NUMBERS = (
+    "generation_tokens",
+    "stable_for",
+    "max_restarts",
+    "stall_timeout",
+    "spin_timeout",
+    "log_lines",
+    "expected_markers",
+    "keep_evidence",
+)
 
 
-def _check_stable_for(seconds: float, timeout: float | None) -> None:
-    if not seconds < float("inf"):
-        raise OptionError(f"stable_for {seconds!r} must be a number of seconds")
-    if timeout is not None and seconds >= timeout:
-        raise OptionError(
-            f"stable_for {seconds:g} is not below timeout {timeout:g}: the wait would end before the server could have"
-            " been ready for so long; lower stable_for, or raise timeout"
-        )
+def number_faults(params: t.Mapping[str, t.Any], *, spelt: t.Callable[[str], str] = str) -> list[str]:
+    """What is wrong with ``timeout`` and the other numbers of the wait: one text each, [] when nothing is.
+
+    ``params`` may hold some of the options only. ``spelt`` gives the name of an option in the texts: a caller's own
+    variables pass the same checks before anything is changed.
+    """
+    faults = []
+    timeout, spelt_timeout = None, spelt("timeout")
+    try:
+        timeout = parse_timeout(params["timeout"], name=spelt_timeout)
+    except ValueError as error:
+        faults.append(str(error))
+    for option in _NUMBERS:
+        value, name = params.get(option), spelt(option)
+        if value is None:
+            # A default above the timeout says nothing: the wait ends before.
+            continue
+        hang = option in ("stall_timeout", "spin_timeout")
+        if not 0 <= value < float("inf"):
+            rule = "must not be below 0" if value < 0 else "must be a number of seconds" + ", 0 = never" * hang
+            faults.append(f"{name} {value!r} {rule}")
+        elif timeout is None:
+            # It is worked out later, so there is nothing to compare with.
+            continue
+        elif hang and value > timeout:
+            faults.append(
+                f"{name} {value:g} is above {spelt_timeout} {timeout:g}: the wait would end before anything could count as"
+                f" hung; lower {name}, raise {spelt_timeout}, or give {name} 0 to switch it off"
+            )
+        elif option == "stable_for" and value >= timeout:
+            faults.append(
+                f"{name} {value:g} is not below {spelt_timeout} {timeout:g}: the wait would end before it has held that"
+                f" long; lower {name}, or raise {spelt_timeout}"
+            )
+    return faults
+
+
+def generation_fault(
+    tokens: int | None,
+    settings: t.Mapping[str, t.Any],
+    *,
+    name: str = "generation_tokens",
+    default: str = "leave it out",
+) -> str:
+    """Why so few tokens prove no speculation of the block size that ``settings`` ask for; '' = they do, or it is not known.
+
+    ``name`` and ``default``: how the caller spells the option, and how it leaves the number to the wait.
+    """
+    if tokens is None or str(settings.get("speculative_algorithm") or "none").lower() == "none":
+        return ""
+    asked = str(settings.get("speculative_dflash_block_size") or settings.get("speculative_num_draft_tokens") or "")
+    size = int(asked) if asked.isdigit() else 0
+    reason = too_few_tokens(tokens, size) if size else ""
+    if not reason:
+        return ""
+    return f"{name} {tokens}: {reason}; ask for {least_generation_tokens(size)} or more, {default}, or give 0 to generate none"
 
 
 def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
@@ -142,31 +192,28 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
     check_unit_name(params["unit"])
     if not 1 <= params["port"] <= 65535:
         raise OptionError(f"port {params['port']} is out of range: 1 to 65535")
+    if "/" in params["host"]:
+        raise OptionError(
+            f"host {params['host']!r} is no address: give what the server was told as --host, such as 127.0.0.1; the"
+            " scheme and the port have options of their own"
+        )
+    faults = number_faults(params)
+    if faults:
+        raise OptionError(faults[0])
+    fault = generation_fault(params["generation_tokens"], params["settings"] or {})
+    if fault:
+        raise OptionError(fault)
+    timeout = parse_timeout(params["timeout"])
     try:
-        timeout = parse_timeout(params["timeout"])
         leader = parse_server(params["leader"], name="leader", scheme=params["scheme"]) if params["leader"] else None
         if params["client_url"]:
             # Asked by the controller; a typo is told before the wait.
             parse_url(params["client_url"], name="client_url")
     except ValueError as error:
         raise OptionError(str(error)) from None
-    for name, least in (
-        ("generation_tokens", 0),
-        ("stable_for", 0),
-        ("max_restarts", 0),
-        ("stall_timeout", 0),
-        ("spin_timeout", 0),
-        ("log_lines", 0),
-        ("expected_markers", 0),
-        ("keep_evidence", 0),
-    ):
-        if params[name] is not None and params[name] < least:
-            raise OptionError(f"{name} {params[name]!r} must not be below {least}")
-    _check_stable_for(params["stable_for"], timeout)
-    hang = {name: _hang_timeout(name, params, timeout) for name in ("stall_timeout", "spin_timeout")}
     if params["api_key"]:
         _check_key(params["api_key"], params)
-    if params["ca_path"] and params["scheme"] == "https":
+    if params["ca_path"] and "https" in (params["scheme"], leader.scheme if leader else ""):
         try:
             check_ca_path(params["ca_path"])
         except HttpError as error:
@@ -194,8 +241,8 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         auto_timeout=timeout is None,
         leader=None if leader is None else _endpoint(leader, params),
         state_dir=params["state_dir"] or "",
-        stall_timeout=hang["stall_timeout"],
-        spin_timeout=hang["spin_timeout"],
+        stall_timeout=Options.stall_timeout if params["stall_timeout"] is None else params["stall_timeout"],
+        spin_timeout=Options.spin_timeout if params["spin_timeout"] is None else params["spin_timeout"],
         max_restarts=params["max_restarts"],
         wait=params["wait"] and not check_mode,
         slice_s=params["slice"],
@@ -215,4 +262,4 @@ def _endpoint(address: Address, params: t.Mapping[str, t.Any]) -> Endpoint:
     )
 
 
-__all__ = ("ARGUMENT_SPEC", "OptionError", "Options", "defaults", "options_from")
+__all__ = ("ARGUMENT_SPEC", "OptionError", "Options", "defaults", "generation_fault", "number_faults", "options_from")

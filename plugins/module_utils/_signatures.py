@@ -131,7 +131,8 @@ _LOG_ROWS = (
         "argument_error",
         (": error: ",),
         "SGLang refused its arguments: {problem}",
-        "Correct the argument: the installed release does not know it, or refuses its value.",
+        "Correct the argument (with the role, under args of the instance): the installed release does not know it, or "
+        "refuses its value.",
         "argparse; exit status 2",
         pattern=(
             r"^[\w./ -]{1,60}: error: (?P<problem>(?:unrecognized arguments|ambiguous option|argument \S+:|the following"

@@ -91,7 +91,7 @@ class Estimate:
         }
 
 
-def parse_timeout(value: t.Any) -> float | None:
+def parse_timeout(value: t.Any, *, name: str = "timeout") -> float | None:
     """Seconds, or None for ``auto``. Raises ValueError with what is wrong, for the module and the controller alike."""
     text = str(value).strip()
     if text.lower() == "auto":
@@ -99,9 +99,9 @@ def parse_timeout(value: t.Any) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        raise ValueError(f"timeout {value!r} is neither a number of seconds nor 'auto'") from None
+        raise ValueError(f"{name} {value!r} is neither a number of seconds nor 'auto'") from None
     if isinstance(value, bool) or not 0 < seconds < float("inf"):
-        raise ValueError(f"timeout {value!r} must be a number of seconds above 0, or 'auto'")
+        raise ValueError(f"{name} {value!r} must be a number of seconds above 0, or 'auto'")
     return seconds
 
 

@@ -94,6 +94,8 @@ _WEIGHT_QUANT = re.compile(r"\bquant=([^,]+?)(?:,|\.?$)")
 
 _TAIL_LINES = 400
 _TAIL_WIDTH = 2000
+# What goes from slice to slice.
+_KEPT_TAIL = 32768
 _TRACE_LINES = 120
 _OPEN_TRACES = 64
 # Lines outside of tracebacks that the table of failures knows: the first few of each row explain it.
@@ -633,8 +635,11 @@ class StartupLog:
 
     # --- keeping it over two slices of a wait
 
-    def dump(self) -> dict[str, Any]:
-        """The state as plain JSON values, small; without the tail and tracebacks that are still arriving."""
+    def dump(self, *, tail: int = 0) -> dict[str, Any]:
+        """The state as plain JSON values, small; without tracebacks that are still arriving.
+
+        Of the tail the last `tail` lines are kept, up to 32 KiB of them.
+        """
         return {
             "expected": self.expected,
             "fired_up_us": self.fired_up_us,
@@ -652,6 +657,7 @@ class StartupLog:
             "clues": [asdict(clue) for clue in self.clues],
             "pids": sorted(self.pids),
             "last_line": self.last_line,
+            "tail": _newest(self.tail(tail)),
             "log_incomplete": self.log_incomplete,
             "began": self.began,
             "last_progress_us": self.last_progress_us,
@@ -703,6 +709,7 @@ class StartupLog:
         log.last_exception = _load_exception(data["last_exception"])
         log.clues = [Clue(**item) for item in data["clues"]]
         log.pids = set(data["pids"])
+        log._tail.extend(data["tail"])
         for info in (log.first_exception, log.last_exception):
             if info is not None:
                 log.exceptions_by_rank.setdefault(info.rank, info)
@@ -718,6 +725,16 @@ class StartupLog:
                 model.figures[name] = list(values)
             log._models.append(model)
         return log
+
+
+def _newest(lines: list[str]) -> list[str]:
+    """The last lines that together have no more than _KEPT_TAIL signs."""
+    left = _KEPT_TAIL
+    for index in range(len(lines) - 1, -1, -1):
+        left -= len(lines[index])
+        if left < 0:
+            return lines[index + 1 :]
+    return lines
 
 
 def _dump_exception(info: ExceptionInfo | None) -> dict[str, Any] | None:

@@ -49,6 +49,8 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     gate_unit,
     generation_request,
     judge_unit,
+    least_generation_tokens,
+    resembling,
     small,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._ready_options import OptionError, Options
@@ -143,15 +145,22 @@ _REMEDIES = {
     "not_json": "See what the unit starts: its answers are not those of an SGLang server.",
     "huge_answer": "See what the unit starts: its answers are not those of an SGLang server.",
     "speculation_not_exercised": "Check the speculative arguments: the server answers without its draft model.",
-    "argument_error": "Correct the argument: the installed release does not know it, or refuses its value.",
+    "argument_error": "Correct the argument (with the role, under args of the instance): the installed release does not know it, or "
+    "refuses its value.",
     "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
     "not_found": "Deploy the instance first, or correct the unit's name.",
     "no_scheduler": "See what the unit starts: a server that answers for another one is not this model.",
     "unit_type": "Set Type=exec in the unit: SGLang tells systemd nothing, and stays where it was started.",
     "other_network": "Take PrivateNetwork, NetworkNamespacePath and the like out of the unit, or start the server without a container.",
-    "timeout": "See the phase above: raise the timeout if it was still at work.",
+    "leader_unreachable": (
+        "Check leader, that rank 0 runs, and that it listens on an address that this host reaches, not on 127.0.0.1 only."
+    ),
+    "timeout": "Raise timeout if the server was still at work; log_tail has its last lines.",
 }
 
+
+#: Of a leader these say that nothing of it was heard; '' is a route, or a name, that is not there.
+_SILENT = ("", "refused", "reset", "no_answer")
 
 #: Why a server could not bind its port, where that is no other server.
 _BIND_CAUSES = {errno.EACCES: "port_not_permitted", errno.EADDRNOTAVAIL: "address_not_available"}
@@ -196,6 +205,8 @@ class Waiter:
         self._phase_since = 0.0
         self._notices: list[str] = []
         self._log_incomplete = ""
+        #: Of the settings that were asked for, those that the server does not know, each with what may be meant.
+        self._unknown_settings: dict[str, str] = {}
         self._diagnosed: Diagnosis | None = None
         #: What each process did, in the diagnosis of a server that hung or took too long.
         self._hang_lists: t.Mapping[str, t.Any] = {}
@@ -423,7 +434,7 @@ class Waiter:
     def _set_phase(self, now: float) -> None:
         if self._judged.state in (NOT_FOUND, STOPPED) or not self._unit.invocation_id:
             phase = ""
-        elif self._port.owned:
+        elif self._port.owned and not self._node_rank():
             phase = "warming_up"
         else:
             phase = self._log.phase
@@ -548,6 +559,7 @@ class Waiter:
         self._gates = {}
         judged = self._judged
         if judged.final:
+            self._gates["unit"] = Gate("unit", False, judged.detail, judged.cause)
             if judged.state in (CRASHED, CRASH_LOOP):
                 return self._crashed(judged)
             return self._not_running(judged)
@@ -572,6 +584,9 @@ class Waiter:
         if self._gates["port_owner"].cause in ("wrong_address", "other_network") and self._log.uvicorn_running:
             # It listens where it was told to, and has said that this is all.
             return self._finding(LOADING, True, self._gates["port_owner"].cause, self._gates["port_owner"].detail)
+        if self._gates["port_owner"].cause == "wrong_port" and self._log.fired_up:
+            # Until then it may yet open another port.
+            return self._finding(LOADING, True, "wrong_port", self._gates["port_owner"].detail)
         if self._gates["unit"].passed and self._gates["port_owner"].passed:
             finding = self._check_server()
             if finding is not None:
@@ -592,11 +607,13 @@ class Waiter:
         if rank:
             # What listens there answers 200 to /health from the beginning (sglang 0.5.23 entrypoints/engine.py:1281).
             return Gate("port_owner", True, f"node rank {rank} serves nobody; its port proves nothing")
-        if not port.listening and elsewhere and not elsewhere.endswith(f":{self._options.endpoint.port}"):
-            detail = (
-                f"nothing listens on port {self._options.endpoint.port}: the server says that it runs on {elsewhere}"
-            )
-            return Gate("port_owner", None, detail, "wrong_port")
+        if port.owned is not True and elsewhere and not elsewhere.endswith(f":{self._options.endpoint.port}"):
+            seen = f"nothing listens on port {self._options.endpoint.port}"
+            if port.listening:
+                # Whoever holds a port that was asked for by mistake does no harm.
+                seen = "; ".join(port.owners) or f"port {self._options.endpoint.port} is open"
+            detail = f"{seen}: the server says that it runs on {elsewhere}"
+            return Gate("port_owner", port.owned, detail, "wrong_port")
         if port.other_network:
             detail = (
                 f"nothing listens on port {self._options.endpoint.port} of this host: the main process"
@@ -686,6 +703,15 @@ class Waiter:
             return self._for_reason(judged, reason)
         log = self._log
         self._log_incomplete = self._unread()
+        if log.markers:
+            # How far it had come.
+            self._gates["markers"] = gate_markers(
+                mode=self._options.markers,
+                seen=log.markers,
+                expected=self._expected_markers(),
+                incomplete="",
+                by_model=log.marker_counts,
+            )
         if not (log.bind_failed or log.first_exception or log.argument_error):
             self._feed(self._host.orphans())
         kernel, error = self._host.kernel_lines(self._unit)
@@ -707,7 +733,10 @@ class Waiter:
             remedy = judged.remedy or _REMEDIES.get(judged.cause, "")
             summary = "; ".join(part for part in (judged.detail, self._log_incomplete) if part)
             return _Finding(judged.state, True, judged.cause, summary, remedy)
-        return _Finding(judged.state, True, found.cause, f"{found.summary} ({judged.detail})", found.remedy)
+        summary = found.summary
+        if judged.state == CRASH_LOOP or not found.by_exit:
+            summary += f" ({judged.detail})"
+        return _Finding(judged.state, True, found.cause, summary, found.remedy)
 
     def _release(self) -> str:
         return str(self._server.get("version") or "") or self._host.release()
@@ -781,8 +810,11 @@ class Waiter:
 
     def _unusable(self, error: HttpError) -> _Finding | None:
         """An answer that was none. What cannot get better ends the wait."""
-        self._gates.setdefault("identity", Gate("identity", None, str(error), error.cause))
-        self._gates["serving"] = Gate("serving", None, str(error), error.cause)
+        text, said = str(error), error.cause
+        if self._node_rank() and said in _SILENT:
+            text, said = f"the leader {self._leader_url()} does not answer: {text}", "leader_unreachable"
+        self._gates.setdefault("identity", Gate("identity", None, text, said))
+        self._gates["serving"] = Gate("serving", None, text, said)
         self._dirty = True
         self._let_go()
         self._retry_http()
@@ -793,6 +825,9 @@ class Waiter:
         if error.tries and count >= error.tries and not self._node_rank():
             return self._finding(LOADING, True, error.cause, str(error))
         return None
+
+    def _leader_url(self) -> str:
+        return self._options.leader.url if self._options.leader else ""
 
     def _retry_http(self) -> None:
         if self._node_rank():
@@ -882,6 +917,7 @@ class Waiter:
         )
         differences, unreported = self._compare(info)
         self._remember_server(info, models, differences)
+        self._unknown_settings = {name: resembling(name, info) for name in unreported}
         gate = gate_identity(
             model=self._options.model,
             model_path=self._options.model_path,
@@ -988,6 +1024,7 @@ class Waiter:
                 tokens=tokens,
                 speculation=bool(algorithm),
                 counted=reports_verify_steps(self._release()),
+                block_size=_whole(block_size),
             )
         else:
             body = response.body[:300].decode("utf-8", "replace")
@@ -999,7 +1036,14 @@ class Waiter:
         self._generation_failures += 1
         self._let_go()
         self._retry_http()
-        hopeless = gate.cause == "speculation_not_exercised" or self._generation_failures >= _GENERATION_TRIES
+        hopeless = (
+            gate.cause in ("speculation_not_exercised", "generation_too_short")
+            or self._generation_failures >= _GENERATION_TRIES
+        )
+        if gate.cause == "generation_too_short":
+            least = least_generation_tokens(_whole(block_size))
+            remedy = f"Set generation_tokens to {least} or more, or leave it out."
+            return _Finding(LOADING, True, gate.cause, gate.detail, remedy)
         return self._finding(LOADING, hopeless, gate.cause, gate.detail)
 
     def _stable(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> _Finding | None:
@@ -1062,7 +1106,14 @@ class Waiter:
             self._hang_lists = self._stalls.lists(now, last_line=self._log.last_line)
         found = diagnose(log=self._log, unit=self._unit, release=self._release(), ended=False)
         remedy = finding.remedy or _REMEDIES["timeout"]
-        if found.id and not finding.remedy:
+        if self._held_since is not None and self._options.stable_for and not finding.cause:
+            # It was only not watched for long enough.
+            held = f"all other gates passed, and held for {now - self._held_since:.0f} s of the"
+            summary = (
+                f"not ready within {self._timeout():g} s: {held} {self._options.stable_for:g} s that stable_for asks"
+            )
+            remedy = "Raise timeout, which has to hold the start and stable_for, or lower stable_for."
+        elif found.id and not finding.remedy:
             self._diagnosed = found
             summary, remedy = f"{summary}. The log says: {found.summary}", found.remedy
         return _Finding(finding.state, True, finding.cause or "timeout", summary, remedy)
@@ -1101,7 +1152,8 @@ class Waiter:
         return f" (earlier starts of this kind: {len(totals)}, the slowest {max(totals):.0f} s)"
 
     def _gate_list(self) -> list[Gate]:
-        return [self._gates.get(name, Gate(name, None, "not checked yet")) for name in GATES]
+        text = "not checked: the server does not run" if self._judged.final else "not checked yet"
+        return [self._gates.get(name, Gate(name, None, text)) for name in GATES]
 
     def _result(self, finding: _Finding, *, finished: bool) -> dict[str, t.Any]:
         now, realtime = self._host.monotonic(), self._host.realtime()
@@ -1173,7 +1225,7 @@ class Waiter:
                     "cursor": self._host.cursor(),
                     "began": self._began_in_journal,
                     "stop_requested": self._stop_requested,
-                    "log": log.dump(),
+                    "log": log.dump(tail=self._options.log_lines),
                 },
             }
         if finding.state == FOLLOWER:
@@ -1195,6 +1247,12 @@ class Waiter:
         if not self._log_incomplete and not self._node_rank():
             # A follower's answers are its leader's, its journal is its own.
             notices += cross_check(timeline, self._server.get("startup_time"))
+        for name, meant in self._unknown_settings.items():
+            guess = f"; {meant} may be meant" if meant else ""
+            notices.append(
+                f"{self._options.unit}: settings has {name!r}, which this release does not report, so it was not compared:"
+                f" it may be misspelt{guess}"
+            )
         if ready and self._log_incomplete:
             notices.append(f"{self._options.unit}: {self._log_incomplete}; the other gates decided")
         if ready:

@@ -25,7 +25,9 @@ description:
     (6) C(stability): after the HTTP checks, invocation, main process, socket owner and engine processes are what they were before,
     and all of it holds for O(stable_for)."
   - A log line may explain a verdict or bring it forward. Alone it never makes a server ready.
-  - The task runs as an action plugin in slices, prints one progress line a slice, and goes on after a dropped connection.
+  - The task runs as an action plugin that calls the module on the target again and again. Such a call is a slice; the wait goes on
+    where the last one ended, also after a dropped connection. A slice ends after 15 seconds, later ones after 60 (30 while something
+    stands still), and when a phase begins that lasts. Each ends with a progress line.
   - In check mode it observes once and generates nothing.
 notes:
   - "SGLang 0.5.23 is tested for real; log texts, endpoints and ways to end of 0.4.6, 0.5.9 and 0.5.12 are read from their source and tested
@@ -82,7 +84,9 @@ options:
     type: bool
     default: true
   ca_path:
-    description: File on the target with the certificate authorities to trust instead of the system's. One that cannot be used is refused.
+    description:
+      - File on the target with the certificate authorities to trust instead of the system's.
+      - One that cannot be used is refused where the server or O(leader) is asked by V(https); plain V(http) does not need it.
     type: path
   api_key:
     description: The server's API key. Never part of the result.
@@ -100,6 +104,7 @@ options:
       - What was asked of the server, SGLang's destination names to values. Values are compared as SGLang parses them (V(2k) is 2000).
       - Model, draft model, algorithm, block size, tp, ep, pp, dp and the CUDA graph backends must agree; another difference is
         reported as changed by the engine.
+      - A name that the server does not report is a warning, since it may be misspelt.
     type: dict
     default: {}
   replaces:
@@ -123,9 +128,11 @@ options:
   generation_tokens:
     description:
       - Tokens to generate as proof. By default twice the block size plus one, at least 4. V(0) generates none.
+      - With speculation fewer than the block size plus two are refused, since one verify step may give them all, and two are the proof.
+        Where O(settings) has no block size, the running server's counts, and RV(diagnosis.cause) is V(generation_too_short).
     type: int
   stable_for:
-    description: Seconds for which everything must hold before the server counts as ready. A value that is not below O(timeout) is refused.
+    description: Seconds for which everything must hold before the server counts as ready. Must be below O(timeout).
     type: float
     default: 0
   timeout:
@@ -181,14 +188,15 @@ options:
     description:
       - How many archives of failed starts stay on the host for each unit; V(0) makes none. One start judged again replaces its archive.
       - An archive holds the journal of the start, the unit, its environment and arguments, the kernel's log, processes with what they wait
-        for (and their Python stacks where C(py-spy) is installed), sockets, GPUs, memory, disks, releases, and the verdict. Only root
-        can read it. Values that look secret are masked, and so is every key that the unit is known to have.
+        for (and their Python stacks where C(py-spy) is installed), sockets, GPUs, memory, disks, releases, and the verdict (this
+        module's result, with its warnings as C(notices)). Only root can read it. Values that look secret are masked, and so is every key
+        that the unit is known to have.
       - It is made after the verdict, in 15 seconds at most. What goes wrong is a warning and changes no verdict.
       - P(specdec.serving.sglang#role) has the playbook C(specdec.serving.collect), which fetches them.
     type: int
     default: 5
   slice:
-    description: Seconds after which the module reports back although nothing is decided. Set by the action plugin.
+    description: Seconds after which one call of the module reports back although nothing is decided. Set by the action plugin.
     type: float
   log_lines:
     description: Lines of the invocation's journal in RV(log_tail).
@@ -412,8 +420,10 @@ diagnosis:
       description:
         - The cause in one word, such as V(port_conflict). V(exception) when no row fits an exception.
         - Some end the wait although the process lives, since waiting cannot change them. V(unauthorized), V(wrong_model),
-          V(wrong_model_path), V(settings_mismatch), V(wrong_address), V(speculation_not_exercised), V(generation_failed),
+          V(wrong_model_path), V(settings_mismatch), V(wrong_address), V(wrong_port), V(speculation_not_exercised),
+          V(generation_too_short), V(generation_failed),
           V(tls_certificate), V(tls_expected), V(tls_missing), V(redirected), V(not_http), V(not_json), V(huge_answer).
+        - V(leader_unreachable) on a follower whose O(leader) did not answer within O(timeout).
         - Of a hung server it is V(stalled) (nothing moved), V(spinning) (only the CPU moved), V(collective_hang) (GPUs at full utilisation
           and idle power), V(deaf) (it accepts connections and never answers), or a GPU fault of the kernel's log.
       type: str

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
+# The last phase of a start that goes on ends now, as the uptime does.
+_SAME_S = 0.05
 _GATE_SIGNS = {True: "✔", False: "✘", None: "·"}
 
 
@@ -32,12 +35,32 @@ def bar(start: float, length: float, total: float, width: int) -> str:  # pylint
     return (" " * left + "█" * full + (_BLOCKS[rest] if rest else "")).rstrip()
 
 
+def _fails_clients(result: t.Mapping[str, t.Any]) -> bool:
+    """The server itself passed its gates, and its clients do not get to it."""
+    return (result.get("client") or {}).get("ok") is False
+
+
 def _shown_state(result: t.Mapping[str, t.Any]) -> str:
-    """The state for people: a server that is up and is another one than asked for does not load any more."""
+    """The state for people: a server that is up, and is another one than asked for or not where clients look, does not load any more."""
+    if result.get("state") == "loading" and _fails_clients(result):
+        return "not at client_url"
     gates = {gate["name"]: gate.get("passed") for gate in result.get("gates") or ()}
     if result.get("state") == "loading" and gates.get("identity") is False:
         return "not as asked"
     return str(result.get("state") or "unknown")
+
+
+def _lasted(result: t.Mapping[str, t.Any], total: float) -> str:
+    """How long the start took, or how long it has been going on, to follow the state."""
+    if not total:
+        return ""
+    uptime = float(result.get("uptime") or 0)
+    if result.get("state") == "ready" or _fails_clients(result):
+        return f", start took {duration(total)}"
+    if uptime and total > uptime - _SAME_S:
+        return f", {duration(total)} so far"
+    # It may have been up for days after that.
+    return f", start lasted {duration(total)}"
 
 
 def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48) -> str:
@@ -51,8 +74,7 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
     ]
     total = max((phase["start"] + phase["duration"] for phase in timeline), default=0.0)
     verdict = _shown_state(result).upper()
-    took = f", start took {duration(total)}" if total else ""
-    lines = [f"{where}: {verdict}{took}"]
+    lines = [f"{where}: {verdict}{_lasted(result, total)}"]
     labels = [phase["phase"] + (f" ({phase['model']})" if phase.get("model") else "") for phase in timeline]
     names = max((len(label) for label in labels), default=0)
     for phase, label in zip(timeline, labels, strict=True):
@@ -82,7 +104,19 @@ def _weights_line(model: t.Mapping[str, t.Any]) -> str:
     return ", ".join(parts)
 
 
+# sglang_ready's archives: TIME-LABEL-INVOCATION.tar.gz; the label is the state or, of one that still loaded, the cause.
+_ARCHIVE = re.compile(r"/(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)\d\dZ-(?P<label>\w+)-(?P<invocation>[0-9a-f]{32})\.tar\.gz\Z")
 _COLUMNS = ("HOST", "INSTANCE", "STATE", "MODEL", "PORT", "UPTIME", "PHASE OR VERDICT", "WEIGHTS", "MEMORY A RANK")
+
+
+def _judged_before(result: t.Mapping[str, t.Any]) -> str:
+    """What an earlier wait found of this very start, from the name of the evidence that it left; '' without any."""
+    for archive in sorted(map(str, result.get("archives") or ()), reverse=True):
+        found = _ARCHIVE.search(archive)
+        if found and found["invocation"] == result.get("invocation_id"):
+            what = "was hung" if found["label"] == "hung" else found["label"]
+            return "; {} at {}-{}-{} {}:{} UTC".format(what, *found.groups())
+    return ""
 
 
 def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
@@ -90,23 +124,26 @@ def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
     state = _shown_state(result)
     weights = result.get("weights") or ()
     diagnosis = result.get("diagnosis") or {}
-    note = str(result.get("phase") if state == "loading" else diagnosis.get("summary") or "")
+    note = str((result.get("phase") if state == "loading" else diagnosis.get("summary")) or "")
+    if state == "loading":
+        note += _judged_before(result)
     if state in {"crashed", "crash_loop"} and diagnosis.get("cause"):
         note = f"{diagnosis['cause']}: {note}"  # first, for the rest may be cut
     if state == "ready":
         note = "all gates passed"
     if result.get("failed") and not result.get("state"):
         note = str(result.get("msg", "failed"))
+    uptime = float(result.get("uptime") or 0)
     used = [model["mem_usage_gb"] for model in weights if model.get("mem_usage_gb") is not None]
     left = [model["avail_mem_gb"] for model in weights if model.get("avail_mem_gb") is not None]
-    memory = f"{sum(used):.1f} GB used, {min(left):.1f} left" if used and left else ""
+    memory = f"{sum(used):.1f} GB used, {min(left):.1f} left" if used and left and uptime else ""
     name = unit.removeprefix("sglang-").removesuffix(".service")
-    uptime = float(result.get("uptime") or 0)
+    asked = (result.get("expected_models") or {}).get(result.get("item"))
     return (
         host,
         name,
         state,
-        str((result.get("server") or {}).get("model") or ""),
+        str((result.get("server") or {}).get("model") or asked or ""),
         str(result.get("port") or ""),
         duration(uptime) if uptime else "",
         note if len(note) <= 60 else note[:57] + "...",
@@ -118,7 +155,8 @@ def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
 def status_table(results: t.Iterable[t.Mapping[str, t.Any]], host: str = "") -> str:
     """One row per instance: state, model, port, uptime, phase or verdict, weights, memory. Several lines of text.
 
-    ``results`` are results of ``sglang_ready``; an item may bring its own ``host``.
+    ``results`` are results of ``sglang_ready``; an item may bring its own ``host``, and what the role knows beside them:
+    ``expected_models`` (``item`` to model, for a server that does not tell it yet) and ``archives`` (paths of evidence).
     """
     rows = [_COLUMNS] + [_row(str(result.get("host") or host), result) for result in results]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]

@@ -45,7 +45,7 @@ _SHOWN = 120
 _REMEDIES = {
     UNREACHABLE: (
         "Check that the router or load balancer has this server, that no firewall lies between, and that the server does "
-        "not listen on 127.0.0.1 when clients come from other hosts; the server itself is ready."
+        "not listen on 127.0.0.1 when clients come from other hosts."
     ),
     WRONG_MODEL: "Correct client_url, or the router's list of servers: it leads to another model than this unit serves.",
     UNAUTHORIZED: "Give the key that clients use there as api_key, or a client_url that takes the server's own key.",

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from ansible_collections.specdec.serving.plugins.module_utils._addresses import parse_server, parse_url
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import GATES, STATES
+from ansible_collections.specdec.serving.plugins.module_utils._ready_options import generation_fault, number_faults
 from ansible_collections.specdec.serving.plugins.module_utils._releases import Release, release_features
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import (
     ServerArgs,
@@ -739,6 +740,35 @@ def _profile(name: str, own: t.Any, *, errors: list[str]) -> Mapping[str, t.Any]
     return profile if isinstance(profile, Mapping) else {}
 
 
+def _wait_variable(option: str) -> str:
+    """The role's variable for an option of the wait."""
+    return "sglang_evidence_keep" if option == "keep_evidence" else f"sglang_ready_{option}"
+
+
+def _check_wait(wait: t.Any, *, errors: list[str]) -> Mapping[str, t.Any]:
+    """Options of the wait as the role's variables have them, told before anything is restarted when they cannot be used.
+
+    Returns the numbers, without those that are left to the module.
+    """
+    numbers: dict[str, t.Any] = {}
+    for option, value in _mapping(wait, origin="sglang_ready_*", errors=errors).items():
+        if option == "timeout":
+            numbers[option] = value
+            continue
+        try:
+            # From the command line (-e) numbers come as text.
+            number = float(value)
+        except (TypeError, ValueError):
+            errors.append(f"{_wait_variable(option)} {value!r} is no number")
+            continue
+        # Below 0 these are left to the module.
+        left = number < 0 and option in ("generation_tokens", "stall_timeout", "spin_timeout")
+        numbers[option] = None if left else number
+    if "timeout" in numbers:
+        errors.extend(number_faults(numbers, spelt=_wait_variable))
+    return numbers
+
+
 def resolve_instances(
     instances: t.Any,
     *,
@@ -755,6 +785,7 @@ def resolve_instances(
     hardening: bool = True,
     writable_paths: Sequence[str] = (),
     rollback: bool = False,
+    wait: t.Any = None,
     facts: Mapping[str, t.Any] | None = None,
 ) -> list[dict[str, t.Any]]:
     """Return one resolved mapping per instance; no secret is in it.
@@ -765,6 +796,7 @@ def resolve_instances(
     :param version: SGLang's version, which decides how some flags are spelled.
     :param engine: result of :func:`resolve_engine`.
     :param hardening: whether the unit gets the sandbox; ``writable_paths`` are then writable beside the caches.
+    :param wait: numbers among the options of ``sglang_ready``, ``timeout`` among them; below 0 as in the role; empty is not checked.
     :param facts: ``gpus`` (index, uuid, name, compute_capability, numa_node), ``driver_version``, ``numa_nodes``,
         ``credentials``; whatever is missing is not checked and not used.
     :raises InstancesError: with every fault of every instance.
@@ -774,6 +806,7 @@ def resolve_instances(
         errors.append(f"sglang_runtime: {runtime!r} is not available yet; only 'venv' is")
     if rollback:
         errors.append("sglang_rollback: is not available yet; leave it at false")
+    numbers = _check_wait(wait, errors=errors)
     if not isinstance(user, str) or not _USER.match(user):
         errors.append(f"sglang_user: {user!r} is no user name")
     for label, path in (("sglang_config_dir", config_dir), ("sglang_cache_dir", cache_dir)):
@@ -809,6 +842,10 @@ def resolve_instances(
         label = f"sglang_instances[{position}] ({resolved[-1]['name']})"
         keys.extend((f"{label}: {key}", raw.get(key)) for key in ("api_key", "admin_api_key"))
 
+    if numbers.get("generation_tokens") is not None:
+        name, tokens = _wait_variable("generation_tokens"), int(numbers["generation_tokens"])
+        found = (generation_fault(tokens, item["settings"], name=name, default="leave it at -1") for item in resolved)
+        errors.extend(fault for fault in found if fault)
     _check_shared(resolved, errors=errors)
     _check_gpus(resolved, host, errors=errors)
     words = [host.user, host.version, host.engine["path"], host.config_dir, host.cache_dir]

@@ -11,12 +11,18 @@ import os
 import re
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._progress import still_for
 from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import PHASES
 
 #: The first slice is short, so that a wrong configuration shows soon.
 FIRST_SLICE_S = 15.0
 SLICE_S = 60.0
+#: What has not moved for this long when a slice ends stands still; then slices are shorter.
+STILL_S = 10.0
+STILL_SLICE_S = 30.0
+#: ... and this long is worth telling.
+STILL_TOLD_S = 30.0
 DEFAULT_TIMEOUT = "1350"
 # The module itself ends the wait at its timeout; the controller gives it this long to say so over a poor connection.
 GRACE_S = 30.0
@@ -33,6 +39,10 @@ _WAS_CONNECTED = re.compile(
     # Nothing: a shared connection ended under it.
     r"|(?:via|over) ssh:\s*$"
 )
+# Processes are sampled every two seconds while it is this start that is awaited; older clocks say nothing.
+_SAMPLED_S = 5.0
+# Less of a difference between the wait's time and the start's is not worth a word.
+_APART_S = 2.0
 _PHASE_WIDTH = max(map(len, PHASES))
 
 
@@ -47,7 +57,10 @@ def truth(value: t.Any) -> bool:
 
 
 def progress_line(host: str, answer: t.Mapping[str, t.Any], width: int = 0) -> str:
-    """One line for people: host, unit, phase, ranks done, seconds, memory, estimate. ``width``: of the longest host's name."""
+    """One line for people: host, unit, phase, ranks done, seconds of the wait, age of the start where that differs, memory, estimate, what stands still.
+
+    ``width``: of the longest host's name.
+    """
     phase = str(answer.get("phase") or answer.get("state", ""))
     if answer.get("state") == "stopping":
         left = answer.get("draining")
@@ -57,7 +70,11 @@ def progress_line(host: str, answer: t.Mapping[str, t.Any], width: int = 0) -> s
     if markers.get("expected"):
         expected = str(markers["expected"])
         parts.append(f"ranks {markers.get('seen', 0):>{len(expected)}}/{expected}")
-    parts.append(f"{float(answer.get('elapsed', 0)):4.0f} s")
+    elapsed, uptime = float(answer.get("elapsed", 0)), float(answer.get("uptime") or 0)
+    parts.append(f"{elapsed:4.0f} s")
+    if uptime and abs(uptime - elapsed) >= _APART_S:
+        # The estimate is about the start, which is older than this wait or began in it.
+        parts.append(f"started {uptime:.0f} s ago")
     memory = [
         model.get("mem_usage_gb") for model in answer.get("weights") or () if model.get("mem_usage_gb") is not None
     ]
@@ -65,7 +82,21 @@ def progress_line(host: str, answer: t.Mapping[str, t.Any], width: int = 0) -> s
         parts.append(f"weights {sum(memory):.1f} GB a rank")
     if answer.get("estimate"):
         parts.append(_estimate_text(answer["estimate"]))
+    still, quiet = stood_still(answer)
+    if still >= STILL_TOLD_S:
+        parts.append(f"nothing has moved for {still:.0f} s")
+    elif quiet >= STILL_TOLD_S:
+        parts.append(f"only the CPU has moved for {quiet:.0f} s")
     return " | ".join(parts)
+
+
+def stood_still(answer: t.Mapping[str, t.Any]) -> tuple[float, float]:
+    """Seconds since anything of the start moved, and since anything but its CPU did; 0 where nobody looks."""
+    progress = ((answer.get("resume") or {}).get("stalls") or {}).get("progress") or {}
+    now = float(answer.get("detected_at_monotonic") or 0)
+    if answer.get("state") != "loading" or now - progress.get("at", float("-inf")) > _SAMPLED_S:
+        return 0.0, 0.0
+    return still_for(progress["moved"], now)
 
 
 def _estimate_text(estimate: t.Mapping[str, t.Any]) -> str:
@@ -147,7 +178,8 @@ class SliceLoop:
             if given is None:
                 limit = float(answer["timeout"])
             self.report(answer)
-            extra = {"slice": SLICE_S, "resume": answer["resume"]}
+            stands = stood_still(answer)[1] >= STILL_S
+            extra = {"slice": STILL_SLICE_S if stands else SLICE_S, "resume": answer["resume"]}
 
 
 __all__ = (
@@ -157,11 +189,15 @@ __all__ = (
     "NEVER_REACHED_S",
     "RETRY_S",
     "SLICE_S",
+    "STILL_S",
+    "STILL_SLICE_S",
+    "STILL_TOLD_S",
     "SliceLoop",
     "forks_warning",
     "keepalive_arguments",
     "plain",
     "progress_line",
     "remaining",
+    "stood_still",
     "truth",
 )

@@ -57,7 +57,7 @@ _CAUSES = {
     "settings-truncated": ("not_json", True),
     "settings-hang": ("no_answer", False),
     "other-address": ("wrong_address", True),
-    "other-port": ("wrong_port", False),
+    "other-port": ("wrong_port", True),
     "slow-load": ("timeout", False),
 }
 

@@ -294,8 +294,8 @@ HOSTS = (
         what="another port is asked for",
         state="loading",
         cause="wrong_port",
-        own_time="timeout",
-        options={"port": 31999, "timeout": "3"},
+        own_time="truth:ready",
+        options={"port": 31999},
     ),
     _Fine(
         id="proxy-in-our-environment",
@@ -452,7 +452,7 @@ WAITS = (
         own_time="timeout",
         environment={"STAND_IN_DRAIN_S": "20"},
         actions=(Action("truth:ready", "sleep 0.3; systemctl stop --no-block @UNIT@"),),
-        options={"stable_for": 30, "timeout": "4"},
+        options={"stable_for": 3, "timeout": "4"},
     ),
     Fault(
         id="wait-gated",

@@ -176,6 +176,11 @@ class TestVariables:
         ]
         assert set(self.options["sglang_instances"]["options"]) == keys
 
+    def test_every_number_of_the_wait_is_checked_before_the_restart(self) -> None:
+        checked = load(ROLE / "vars" / "main.yml")["_sglang_wait_options"].values()
+        names = [name for name in self.defaults if name.startswith("sglang_ready_")]
+        assert sorted(checked) == sorted("{{ " + name + " }}" for name in [*names, "sglang_evidence_keep"])
+
     def test_no_internal_variable_is_documented_and_no_public_one_is_unused(self) -> None:
         used = "\n".join(
             path.read_text() for folder in ("tasks", "templates", "vars") for path in sorted((ROLE / folder).iterdir())

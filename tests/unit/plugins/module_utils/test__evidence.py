@@ -472,6 +472,22 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(running: Script, monkeypa
     assert "RuntimeError: torn" in files(judged(running, state="hung"))["processes.txt"]
 
 
+def test_what_is_reached_twice_is_listed_once(script: Script) -> None:
+    """In a virtual environment lib64 is a link to lib, and several folders lie on one file system."""
+    packages = script.root / "engine" / "lib" / "python3.11" / "site-packages"
+    (packages / "sglang-0.5.23.dist-info").mkdir(parents=True)
+    (script.root / "engine" / "lib64").symlink_to("lib")
+    program = script.root / "engine" / "bin" / "python"
+    script.outputs["properties"] = Output(
+        f"ExecStart={{ path={program} ; argv[]={program} -m sglang ; ignore_errors=no ;"
+    )
+    head, root = "Filesystem Type Size Used Avail Use% Mounted on", "/dev/vda1 ext4 50G 20G 30G 40% /"
+    script.outputs["disks"] = Output(f"{head}\n{root}\n{root}\ntmpfs tmpfs 1G 0 1G 0% /dev/shm\n{root}\n")
+    found = files(judged(script))
+    assert found["releases.txt"].count("sglang-0.5.23") == 1
+    assert found["disks.txt"].splitlines()[:4] == [head, root, "tmpfs tmpfs 1G 0 1G 0% /dev/shm", ""]
+
+
 # --- secrets in files -----------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     gate_unit,
     generation_request,
     judge_unit,
+    least_generation_tokens,
     same_value,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
@@ -452,6 +453,56 @@ def test_gate_identity(
 def test_an_empty_model_list_is_no_identity() -> None:
     gate = gate_identity(model="", model_path="", models=[], running_path="", differences=[], unreported=[])
     assert gate.passed is False
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block_size", "cause"),
+    [
+        pytest.param(9, 8, "generation_too_short", id="one of the prefill, a block of one step"),
+        pytest.param(10, 8, "speculation_not_exercised", id="needs a second step"),
+        pytest.param(2, 0, "generation_too_short", id="unknown block size: too few for any"),
+        pytest.param(3, 0, "speculation_not_exercised", id="unknown block size"),
+    ],
+)
+def test_a_short_generation_says_nothing_of_speculation(tokens: int, block_size: int, cause: str) -> None:
+    answer = {"meta_info": {"completion_tokens": tokens, "spec_verify_ct": 1}}
+    gate = gate_generation(answer, tokens=tokens, speculation=True, block_size=block_size)
+    assert (gate.passed, gate.cause) == (False, cause)
+    assert default_generation_tokens(block_size) >= least_generation_tokens(block_size)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        pytest.param(dead(2, 9, result="signal"), "the main process was killed by signal 9", id="killed"),
+        pytest.param(
+            dead(3, 11, result="core-dump"),
+            "the main process was killed by signal 11 and left a core dump",
+            id="dumped",
+        ),
+        pytest.param(dead(1, 2), "the main process exited with status 2", id="exited"),
+        pytest.param(
+            dead(2, 15),
+            "systemd result exit-code: the main process was killed by signal 15",
+            id="another command failed",
+        ),
+        pytest.param(
+            dead(2, 9, result="oom-kill"), "systemd result oom-kill: the main process was killed by signal 9", id="oom"
+        ),
+        pytest.param(
+            dead(2, 9, result="signal", active_state="activating", sub_state="auto-restart"),
+            "the main process was killed by signal 9, and systemd was about to restart it",
+            id="waits for its restart",
+        ),
+        pytest.param(
+            dead(2, 9, result="signal", active_state="activating", sub_state="auto-restart", n_restarts=2),
+            "the main process was killed by signal 9 again after 2 automatic restarts",
+            id="a loop",
+        ),
+    ],
+)
+def test_an_end_is_told_in_a_sentence(state: UnitState, words: str) -> None:
+    assert judge_unit(state).detail == words
 
 
 @pytest.mark.parametrize(("block_size", "tokens"), [(0, 4), (1, 4), (8, 17), (16, 33)])

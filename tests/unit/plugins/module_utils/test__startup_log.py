@@ -831,6 +831,17 @@ def test_a_log_goes_on_after_dump_and_load(cut: int) -> None:
     assert len(json.dumps(second.dump())) < 4000
 
 
+def test_dump_keeps_the_end_of_the_tail() -> None:
+    log = log_of([parent(f"line {number}") for number in range(10)])
+    again = StartupLog.load(json.loads(json.dumps(log.dump(tail=3))))
+    again.feed(own(parent("line 10"), 11 * S))
+    assert [line.rpartition("line ")[2] for line in again.tail(20)] == ["7", "8", "9", "10"]
+    long = log_of([parent("x" * 3000)] * 100)
+    kept = long.dump(tail=100)["tail"]
+    assert kept == long.tail(len(kept))
+    assert 30_000 < sum(map(len, kept)) <= 32_768
+
+
 def test_dump_keeps_failures() -> None:
     for name in ("fail-port-held-by-other-sglang.log", "fail-model-path-missing-rc1.log", "startup-cpu-plain.log"):
         log = recorded(name)

@@ -477,6 +477,25 @@ def test_a_follower_whose_rank_dies_is_not_ready() -> None:
     assert not result["ready"]
 
 
+@pytest.mark.parametrize("cause", ["refused", "reset", "no_answer", ""])
+def test_a_leader_that_does_not_answer_is_named(cause: str) -> None:
+    host = follower()
+    host.answers["leader:/v1/models"] = HttpError("GET http://10.0.0.1:40000/v1/models: no luck", cause)
+    result = wait(host, settings=NODES, leader="10.0.0.1:40000", timeout="5")
+    assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "leader_unreachable")
+    assert "the leader http://10.0.0.1:40000 does not answer" in result["msg"]
+    assert "rank 0 runs" in result["diagnosis"]["remedy"]
+    # What listens on its own port says nothing of how far it is.
+    assert result["phase"] == result["timeline"][-1]["phase"] == "loading_weights"
+
+
+def test_a_leader_of_another_kind_is_told_as_it_is() -> None:
+    host = follower()
+    host.answers["leader:/v1/models"] = HttpError("the answer is no HTTP", "not_http")
+    result = wait(host, settings=NODES, leader="10.0.0.1:40000", timeout="5")
+    assert result["diagnosis"]["cause"] == "not_http"
+
+
 def test_a_leader_is_not_asked_about_rank_0() -> None:
     host = ScriptedHost()
     host.serve()
@@ -857,13 +876,34 @@ def test_fired_up_after_a_failed_bind_is_a_port_conflict() -> None:
     assert any("[Errno 98]" in line for line in result["diagnosis"]["evidence"])
 
 
-def test_a_server_on_another_port_than_asked_is_told() -> None:
+@pytest.mark.parametrize(
+    ("port", "words"),
+    [
+        pytest.param(PortView(), "nothing listens on port 30001", id="a free port"),
+        pytest.param(FOREIGN, "port 30001 is held by pid 111 (python)", id="somebody else's port"),
+    ],
+)
+def test_a_server_on_another_port_than_asked_ends_the_wait(port: PortView, words: str) -> None:
+    host = ScriptedHost()
+    host.load()
+    host.port_view = port
+    host.at(3.0, lambda: host.log("INFO:     Uvicorn running on http://127.0.0.1:30009 (Press CTRL+C to quit)"))
+    host.at(5.0, lambda: host.log("The server is fired up and ready to roll!"))
+    result = wait(host)
+    assert (result["ready"], result["diagnosis"]["cause"]) == (False, "wrong_port")
+    assert 5.0 <= result["elapsed"] <= 5.2
+    assert f"{words}: " in result["msg"].replace(" of user@0.service", "")
+    assert "the server says that it runs on http://127.0.0.1:30009" in result["msg"]
+    # The port that was asked for by mistake may be that of sshd.
+    assert "Stop the process" not in result["msg"]
+
+
+def test_one_of_several_ports_that_a_server_opens_is_not_the_verdict() -> None:
     host = ScriptedHost()
     host.load()
     host.log("INFO:     Uvicorn running on http://127.0.0.1:30009 (Press CTRL+C to quit)")
-    result = wait(host, timeout="5")
-    assert (result["ready"], result["diagnosis"]["cause"]) == (False, "wrong_port")
-    assert "http://127.0.0.1:30009" in result["msg"]
+    host.at(3.0, host.serve)
+    assert wait(host)["ready"]
 
 
 def test_a_server_on_another_address_than_asked_ends_the_wait() -> None:
@@ -1264,6 +1304,44 @@ def test_a_stop_that_the_journal_tells_in_the_moment_of_the_end_is_no_crash() ->
     assert wait(host)["state"] == "stopped"
 
 
+def test_the_gates_of_a_crash_tell_how_far_it_came() -> None:
+    host = ScriptedHost()
+    host.load()
+    host.at(5.0, host.set(unit=failed(2, 9, "signal"), alive=False))
+    result = wait(host)
+    told = {gate["name"]: (gate["passed"], gate["detail"]) for gate in result["gates"]}
+    assert told["unit"] == (False, "the main process was killed by signal 9")
+    assert told["markers"][0] is True
+    assert told["markers"][1].startswith("1 of 1 'Load weight end' lines")
+    assert told["serving"] == (None, "not checked: the server does not run")
+
+
+@pytest.mark.parametrize(
+    ("unit", "lines"),
+    [
+        pytest.param(failed(1, 2), ("sglang serve: error: unrecognized arguments: --ep-sze 8",), id="arguments"),
+        pytest.param(failed(2, 11, "signal"), (), id="a signal"),
+        pytest.param(failed(1, 203), (), id="203/EXEC"),
+    ],
+)
+def test_a_crash_is_told_once(unit: UnitState, lines: tuple[str, ...]) -> None:
+    host = ScriptedHost()
+    host.at(2.0, lambda: host.log_raw(*lines))
+    host.at(5.0, host.set(unit=unit, alive=False))
+    summary = wait(host)["diagnosis"]["summary"]
+    for words in ("unrecognized arguments", "main process", str(unit.exec_main_status)):
+        assert summary.count(words) <= 1, summary
+
+
+def test_the_tail_of_the_log_outlives_a_slice() -> None:
+    host = ScriptedHost()
+    host.load()
+    kept = json.loads(json.dumps(wait(host, slice=15.0, log_lines=2)["resume"]))
+    # A server that hangs logs no more.
+    result = wait(host, resume=kept, timeout="40", log_lines=2)
+    assert [line.partition("] ")[2][:15] for line in result["log_tail"]] == ["Load weight beg", "Load weight end"]
+
+
 def test_a_stop_that_the_journal_tells_after_the_end_is_no_crash() -> None:
     host = ScriptedHost()
     host.unit = running(active_state="inactive", main_pid=0, exec_main_code=1)
@@ -1345,6 +1423,53 @@ def test_speculation_that_does_not_run_ends_the_wait() -> None:
     host.answers["/generate"] = {"meta_info": {"completion_tokens": 9}}
     result = wait(host, settings={"speculative_algorithm": "NGRAM"})
     assert result["diagnosis"]["cause"] == "speculation_not_exercised"
+
+
+def test_too_few_tokens_are_not_blamed_on_speculation() -> None:
+    """The block size is the running server's, so that it is known only then."""
+    host = ScriptedHost()
+    host.serve()
+    host.answers["/server_info"].update(speculative_algorithm="DFLASH", speculative_num_draft_tokens=8)
+    host.answers["/generate"] = {"meta_info": {"completion_tokens": 4, "spec_verify_ct": 1}}
+    result = wait(host, generation_tokens=4, expected_markers=1)
+    assert (result["diagnosis"]["cause"], result["elapsed"]) == ("generation_too_short", 0)
+    assert "4 tokens can fit in one verify step of block size 8" in result["msg"]
+    assert "generation_tokens to 10 or more" in result["diagnosis"]["remedy"]
+
+
+def test_a_healthy_server_that_was_not_watched_for_long_enough_is_told_so() -> None:
+    host = ScriptedHost()
+    host.at(12.0, host.serve)
+    result = wait(host, stable_for=15.0, timeout="20")
+    assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "timeout")
+    assert "all other gates passed, and held for 8 s of the 15 s that stable_for asks" in result["msg"]
+    assert "stable_for" in result["diagnosis"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        pytest.param({"tp_sze": 8}, ("'tp_sze'", "tp_size may be meant"), id="a letter too few"),
+        pytest.param({"tp": 8}, ("'tp'", "tp_size may be meant"), id="a short form"),
+        pytest.param({"something_else": 8}, ("'something_else'", "misspelt"), id="nothing like it"),
+    ],
+)
+def test_a_setting_that_the_server_does_not_know_is_a_warning(
+    settings: dict[str, t.Any], words: tuple[str, ...]
+) -> None:
+    host = ScriptedHost()
+    host.serve()
+    result = wait(host, settings=settings)
+    assert result["ready"]
+    told = [notice for notice in result["notices"] if all(word in notice for word in words)]
+    assert len(told) == 1
+    assert wait(ready_again(), settings={"tp_size": 1})["notices"] == []
+
+
+def ready_again() -> ScriptedHost:
+    host = ScriptedHost()
+    host.serve()
+    return host
 
 
 def test_generation_that_fails_is_tried_again_and_then_given_up() -> None:
@@ -1491,6 +1616,9 @@ def test_a_short_key_of_the_server_does_not_mask_the_verdict(key: str) -> None:
     assert wait(host)["state"] == "ready"
 
 
+SPECULATIVE = {"speculative_algorithm": "DFLASH", "speculative_dflash_block_size": 8}
+
+
 @pytest.mark.parametrize(
     ("params", "part"),
     [
@@ -1506,6 +1634,10 @@ def test_a_short_key_of_the_server_does_not_mask_the_verdict(key: str) -> None:
         ({"client_url": "serve.example"}, "no URL"),
         ({"client_url": "http://user:secret-word@serve.example"}, "user name or password"),
         ({"max_restarts": -1}, "must not be below 0"),
+        ({"generation_tokens": 4, "settings": SPECULATIVE}, "one verify step of block size 8, .* ask for 10 or more"),
+        ({"generation_tokens": 9, "settings": SPECULATIVE}, "ask for 10 or more"),
+        ({"ca_path": "/does/not/exist", "scheme": "https"}, "cannot be used"),
+        ({"ca_path": "/does/not/exist", "leader": "https://b300:30001"}, "cannot be used"),
         ({"stable_for": -0.5}, "must not be below 0"),
         ({"api_key": "short"}, "at least 8"),
         ({"api_key": "port_owner"}, "equals a state"),
@@ -1520,6 +1652,25 @@ def test_a_short_key_of_the_server_does_not_mask_the_verdict(key: str) -> None:
 def test_options_that_cannot_be_used(params: dict[str, t.Any], part: str) -> None:
     with pytest.raises(OptionError, match=part):
         wait(ScriptedHost(), **params)
+
+
+def test_a_url_is_no_address() -> None:
+    with pytest.raises(OptionError, match=r"host 'http://127\.0\.0\.1' is no address: give what"):
+        options_from({**PARAMS, "host": "http://127.0.0.1"})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "settings"),
+    [
+        pytest.param(10, SPECULATIVE, id="enough for two steps"),
+        pytest.param(0, SPECULATIVE, id="none"),
+        pytest.param(None, SPECULATIVE, id="the default"),
+        pytest.param(4, {**SPECULATIVE, "speculative_algorithm": None}, id="no speculation"),
+        pytest.param(4, {"speculative_algorithm": "DFLASH"}, id="a block size that only the server knows"),
+    ],
+)
+def test_numbers_of_tokens_that_can_be_used(tokens: int | None, settings: dict[str, t.Any]) -> None:
+    assert options_from({**PARAMS, "generation_tokens": tokens, "settings": settings}).generation_tokens == tokens
 
 
 def test_a_unit_that_is_no_service_is_refused() -> None:

@@ -97,6 +97,26 @@ def test_startup_chart() -> None:
     assert lines[-2:] == ["  ✔ unit: active", "  · markers: 3 of 16"]
 
 
+@pytest.mark.parametrize(
+    ("result", "first"),
+    [
+        ({"state": "crashed"}, "CRASHED, start lasted 76.7 s"),
+        pytest.param({"state": "stopped"}, "STOPPED, start lasted 76.7 s", id="up for hours before, perhaps"),
+        ({"state": "hung", "uptime": 76.7}, "HUNG, 76.7 s so far"),
+        ({"state": "loading", "uptime": 76.701}, "LOADING, 76.7 s so far"),
+        pytest.param({"state": "hung", "uptime": 900.0}, "HUNG, start lasted 76.7 s", id="hung once it was up"),
+        pytest.param(
+            {"state": "loading", "uptime": 90.0, "client": {"ok": False, "detail": "404"}},
+            "NOT AT CLIENT_URL, start took 76.7 s",
+            id="all six gates passed",
+        ),
+    ],
+)
+def test_the_first_line_of_a_chart(result: dict[str, t.Any], first: str) -> None:
+    text = startup_chart({**READY, "uptime": 0, "gates": [], **result})
+    assert text.splitlines()[0] == f"sglang-k26-dflash.service: {first}"
+
+
 def test_startup_chart_of_a_failure_says_why() -> None:
     text = startup_chart(CRASHED)
     assert text.splitlines()[0] == "sglang-x.service: CRASHED"
@@ -143,6 +163,45 @@ def test_status_table_has_a_row_for_each_instance() -> None:
     assert "loading_weights" in lines[3]
     assert "no such host" in lines[4]
     assert len({line.find("30001") for line in lines if "30001" in line}) == 1
+
+
+def test_memory_is_of_what_runs() -> None:
+    row = status_table([{**READY, "state": "stopped", "uptime": 0.0}], host="ct200").splitlines()[1]
+    assert "KimiK25ForConditionalGeneration x8" in row
+    assert "GB" not in row
+
+
+def test_the_model_of_a_server_that_does_not_tell_it_yet() -> None:
+    loading = {"unit": "sglang-y.service", "state": "loading", "item": "y", "expected_models": {"x": "a", "y": "qwen3"}}
+    assert status_table([loading], host="ct200").splitlines()[1].split() == ["ct200", "y", "loading", "qwen3"]
+    told = {**loading, "server": {"model": "other"}}
+    assert "other" in status_table([told], host="ct200")
+    assert "qwen3" not in status_table([told], host="ct200")
+
+
+INVOCATION = "272f739531054238bddee199427e4ea6"
+EVIDENCE = "/var/lib/specdec/sglang/evidence/sglang-y.service"
+
+
+@pytest.mark.parametrize(
+    ("archives", "note"),
+    [
+        ([f"{EVIDENCE}/20260701T101500Z-hung-{INVOCATION}.tar.gz"], "loading_weights; was hung at 2026-07-01 10:15 UTC"),
+        (
+            [
+                f"{EVIDENCE}/20260701T111500Z-timeout-{INVOCATION}.tar.gz",
+                f"{EVIDENCE}/20260701T101500Z-hung-{INVOCATION}.tar.gz",
+            ],
+            "loading_weights; timeout at 2026-07-01 11:15 UTC",
+        ),
+        pytest.param([f"{EVIDENCE}/20260701T101500Z-hung-{'0' * 32}.tar.gz"], "loading_weights", id="another start"),
+        pytest.param([f"{EVIDENCE}/backup.tar.gz"], "loading_weights", id="none of ours"),
+    ],
+)
+def test_what_an_earlier_wait_found_of_this_start(archives: list[str], note: str) -> None:
+    loading = {"unit": "sglang-y.service", "state": "loading", "phase": "loading_weights"}
+    row = status_table([{**loading, "invocation_id": INVOCATION, "archives": archives}], host="ct200").splitlines()[1]
+    assert row.split("loading", 1)[1].strip() == note
 
 
 def test_a_server_that_is_another_one_than_asked_for_does_not_look_as_if_it_loaded() -> None:

@@ -156,6 +156,7 @@ def test_an_unreachable_server_is_not_ready(cause: str) -> None:
     assert told["diagnosis"]["remedy"] in told["msg"]
     assert "sglang-k26.service is not ready" in told["msg"]
     assert told["client"]["ok"] is False
+    assert told["msg"].lower().count("the server itself is ready") == 1
     assert KEY not in json.dumps(told)
 
 

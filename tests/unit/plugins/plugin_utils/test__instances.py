@@ -219,6 +219,49 @@ def test_faults_of_the_host(options: dict[str, t.Any], message: str) -> None:
     assert message in faults(instance(), **options)
 
 
+@pytest.mark.parametrize(
+    ("wait", "message"),
+    [
+        ({"timeout": "0"}, "sglang_ready_timeout '0' must be a number of seconds above 0"),
+        ({"timeout": "20", "stall_timeout": "21"}, "sglang_ready_stall_timeout 21 is above sglang_ready_timeout 20"),
+        ({"timeout": 20, "stable_for": 50}, "sglang_ready_stable_for 50 is not below sglang_ready_timeout 20"),
+        ({"timeout": "auto", "spin_timeout": "soon"}, "sglang_ready_spin_timeout 'soon' is no number"),
+        ({"timeout": "auto", "stable_for": -1}, "sglang_ready_stable_for -1.0 must not be below 0"),
+        ({"timeout": "auto", "keep_evidence": -1}, "sglang_evidence_keep -1.0 must not be below 0"),
+        ("soon", "sglang_ready_*: expected a mapping, not text"),
+    ],
+)
+def test_a_wait_that_would_be_refused_after_the_restart(wait: t.Any, message: str) -> None:
+    assert faults(instance(), wait=wait).startswith(message)
+
+
+@pytest.mark.parametrize(("tokens", "refused"), [("4", True), (9, True), (10, False), (0, False), (-1, False)])
+def test_tokens_that_one_verify_step_could_give_are_refused(tokens: t.Any, refused: bool) -> None:
+    speculative = instance(
+        args={
+            "speculative_algorithm": "DFLASH",
+            "speculative_dflash_block_size": 8,
+            "speculative_draft_model_path": "/models/d",
+        }
+    )
+    wait = {"timeout": "1350", "generation_tokens": tokens}
+    if not refused:
+        assert resolve(speculative, wait=wait)
+        return
+    message = faults(speculative, wait=wait)
+    assert message.startswith(f"sglang_ready_generation_tokens {tokens}: {tokens} tokens can fit in one verify step")
+    assert "ask for 10 or more, leave it at -1" in message
+
+
+def test_a_wait_that_is_left_to_the_module_in_part() -> None:
+    left = {"generation_tokens": -1, "stall_timeout": "-1", "spin_timeout": -1}
+    assert resolve(instance(), wait={"timeout": "1350", "stable_for": 0, "max_restarts": 0, **left})
+
+
+def test_the_wait_is_told_with_the_other_faults() -> None:
+    assert len(faults(instance(port=0), wait={"timeout": "0"}).splitlines()) == 2
+
+
 def test_bad_version() -> None:
     engine = {"name": "x", "path": "/opt/x", "python": "/opt/x/bin/python"}
     with pytest.raises(InstancesError, match="sglang_version: 'latest' is no SGLang version"):

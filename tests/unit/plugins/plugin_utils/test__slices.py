@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 
 import pytest
 
+from ansible_collections.specdec.serving.plugins.module_utils._progress import CPU, Progress
 from ansible_collections.specdec.serving.plugins.plugin_utils._slices import (
     SliceLoop,
     forks_warning,
@@ -15,6 +17,7 @@ from ansible_collections.specdec.serving.plugins.plugin_utils._slices import (
     plain,
     progress_line,
     remaining,
+    stood_still,
 )
 
 
@@ -72,6 +75,57 @@ def test_slices_go_on_where_the_last_ended() -> None:
         {"slice": 60.0, "resume": {"started": 1.0}},
     ]
     assert controller.reported == [UNFINISHED, UNFINISHED]
+
+
+def clocks(*, log: float = 0.0, cpu: float = 0.0, at: float = 1000.0, state: str = "loading") -> dict[str, t.Any]:
+    """An answer at 1,000 s on the host's clock: log and CPU have stood still for so long, processes were seen at ``at``."""
+    moved = {"log": 1000.0 - log, "io": 1000.0 - log, "memory": 1000.0 - log, "cpu": 1000.0 - cpu}
+    return {
+        "finished": False,
+        "unit": "u.service",
+        "phase": "binding",
+        "state": state,
+        "elapsed": 75,
+        "detected_at_monotonic": 1000.0,
+        "resume": {"stalls": {"progress": {"at": at, "moved": moved}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "length"),
+    [
+        pytest.param(clocks(log=9.0, cpu=9.0), 60.0, id="it moves"),
+        pytest.param(clocks(log=10.0, cpu=10.0), 30.0, id="nothing moves"),
+        pytest.param(clocks(log=10.0), 30.0, id="only the CPU moves"),
+    ],
+)
+def test_slices_are_shorter_while_something_stands_still(answer: dict[str, t.Any], length: float) -> None:
+    controller = Controller([answer, READY])
+    controller.run()
+    assert controller.calls[1]["slice"] == length
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        pytest.param(clocks(log=29.0, cpu=29.0), "75 s", id="not yet worth a word"),
+        pytest.param(clocks(log=118.6, cpu=61.0), "75 s | nothing has moved for 61 s", id="nothing"),
+        pytest.param(clocks(log=118.6, cpu=2.0), "75 s | only the CPU has moved for 119 s", id="only the CPU"),
+        pytest.param(clocks(log=118.6, cpu=118.6, at=990.0), "75 s", id="its processes were not looked at"),
+        pytest.param(clocks(log=118.6, cpu=118.6, state="stopping"), "75 s", id="it is not the start that is awaited"),
+    ],
+)
+def test_the_line_says_how_long_nothing_moved(answer: dict[str, t.Any], end: str) -> None:
+    assert progress_line("ct200", answer).endswith(f" |   {end}")
+
+
+def test_the_clocks_are_those_that_the_host_keeps() -> None:
+    progress = Progress(stall_s=300, spin_s=600, now=940.0)
+    for now in range(940, 1001, 2):
+        progress.sample([], float(now), port_open=False)
+    progress.note(CPU, 990.0)
+    kept = json.loads(json.dumps({"stalls": {"progress": progress.dump()}}))
+    assert stood_still({**clocks(), "resume": kept}) == (10.0, 60.0)
 
 
 def test_a_failure_ends_the_wait() -> None:
@@ -237,6 +291,14 @@ def test_plain_types() -> None:
         (
             {"unit": "u.service", "state": "loading", "phase": "", "elapsed": 0},
             "ct200 | u.service | loading             |    0 s",
+        ),
+        (
+            {"unit": "u.service", "state": "loading", "phase": "starting", "elapsed": 15, "uptime": 24.3},
+            "ct200 | u.service | starting            |   15 s | started 24 s ago",
+        ),
+        (
+            {"unit": "u.service", "state": "loading", "phase": "starting", "elapsed": 15, "uptime": 14.2},
+            "ct200 | u.service | starting            |   15 s",
         ),
     ],
 )
