@@ -38,6 +38,7 @@ class FakeHost:
             "nvidia-smi": (127, "", "No such file"),
             "/usr/bin/python3": (0, "3.11.2\n", ""),
             "systemctl show": (0, "LoadState=loaded\nControlGroup=/system.slice/sglang-a.service\n", ""),
+            "systemd-detect-virt": (1, "none\n", ""),
             "systemctl list-unit-files": (0, "nvidia-persistenced.service enabled enabled\n", ""),
         }
 

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, specdec.serving contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Ask a real SGLang what it says of command lines, without starting a server. Runs in the engine's own Python.
+
+    ENGINE/bin/python ask.py < cases.json > answers.json
+
+`cases.json` is a list of `{"argv": [...], "environment": {...}}`. Each case has a process of its own: it parses
+(`prepare_server_args`) and resolves (`ServerArgs.resolve_once`), which is all that `launch_server` does before it starts
+anything. An answer is `{"step": "parse" | "resolve" | "", "status": 2 | 1 | 0, "error": "..."}`; `""` means that nothing was refused.
+Rules that ask the GPU itself cannot be answered where there is none; those that only look at `--device cuda` can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+
+def ask(case: dict[str, Any]) -> dict[str, Any]:
+    os.environ.update(case.get("environment") or {})
+    from sglang.srt.server_args import prepare_server_args
+
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            arguments = prepare_server_args(case["argv"])
+    except SystemExit as exc:
+        return {"step": "parse", "status": exc.code, "error": errors.getvalue().strip().splitlines()[-1]}
+    except Exception as exc:
+        return {"step": "parse", "status": 1, "error": f"{type(exc).__name__}: {exc}"}
+    try:
+        arguments.resolve_once()
+        arguments.check_server_args()
+    except Exception as exc:
+        where = traceback.extract_tb(exc.__traceback__)[-1]
+        return {
+            "step": "resolve",
+            "status": 1,
+            "error": f"{type(exc).__name__}: {exc}",
+            "where": f"{where.filename.rpartition('/srt/')[2]}:{where.lineno}",
+        }
+    return {"step": "", "status": 0, "error": ""}
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """The result of `work`, done in a process of its own: resolving leaves traces in the environment and in modules."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        try:
+            text = json.dumps(work())
+        except BaseException as exc:  # the parent tells it
+            text = json.dumps({"step": "ask", "status": -1, "error": repr(exc)})
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(text.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        content = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(content)
+
+
+def modules_of(case: dict[str, Any]) -> list[str]:
+    ask(case)
+    return sorted(name for name in sys.modules if name.startswith(("sglang.", "transformers.")))
+
+
+def main() -> None:
+    cases = json.load(sys.stdin)
+    import sglang.srt.server_args  # noqa: F401 - once, before the processes are made
+
+    logging.disable(logging.CRITICAL)
+    # What resolving imports, so that not every child imports it again.
+    for name in in_child(lambda: modules_of(cases[0])) if cases else ():
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    json.dump([in_child(functools.partial(ask, case)) for case in cases], sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
