@@ -1016,16 +1016,6 @@ RULES: t.Final[tuple[Rule, ...]] = (
         certain=True,
     ),
     Rule(
-        "requests-default",
-        "arg_groups/speculative_hook.py:438",
-        ("speculative_algorithm",),
-        lambda c: c.algorithm and c.algorithms and c.algorithm in c.algorithms and c["max_running_requests"] is None,
-        "max_running_requests is not set, so speculation limits it to 48 requests at once",
-        "set max_running_requests to the largest concurrency that you will measure or serve",
-        warning=True,
-        since=(0, 5, 11),
-    ),
-    Rule(
         "conservativeness",
         "arg_groups/validation_hook.py (schedule_conservativeness)",
         ("schedule_conservativeness",),

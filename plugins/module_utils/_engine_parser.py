@@ -70,7 +70,7 @@ for action in parser._actions:
         "new_flag": plain(getattr(action, "new_flag", None)), "error_message": plain(getattr(action, "error_message", None)),
         "deprecated": help_text.lstrip("([ ").lower().startswith("deprecated"),
     }
-    actions.append({key: value for key, value in row.items() if value not in (None, False)})
+    actions.append({key: value for key, value in row.items() if value is not None and value is not False})
 found = {"actions": actions, "include": sysconfig.get_paths()["include"]}
 try:
     import torch
@@ -121,7 +121,7 @@ class ParserAction:
     @property
     def old(self) -> bool:
         """A flag that still works and says that it will not for long."""
-        return self.deprecated or self.action.startswith("Deprecated")
+        return self.deprecated or bool(self.new_flag) or self.action.startswith("Deprecated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,10 +202,11 @@ def _read_cache(path: str, identity: str) -> EngineParser | None:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode) or state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o022:
+        os.close(handle)
+        return None
     with os.fdopen(handle, encoding="utf-8") as file:
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode) or state.st_uid not in (0, os.geteuid()) or state.st_mode & 0o022:
-            return None
         try:
             kept = json.load(file)
             if kept["identity"] != identity:

@@ -369,7 +369,8 @@ _TUPLES = ("argv", "cache_dirs", "gpus")
 
 
 def _instance(values: dict[str, t.Any]) -> InstanceCheck:
-    return InstanceCheck(**{key: tuple(value) if key in _TUPLES else value for key, value in values.items()})
+    options: dict[str, t.Any] = {key: tuple(value) if key in _TUPLES else value for key, value in values.items()}
+    return InstanceCheck(**options)
 
 
 def main() -> None:
@@ -391,7 +392,7 @@ def main() -> None:
     result = preflight(request, HostView(runner=command_runner(timeout=60)))
     for warning in result.warnings:
         module.warn(warning)
-    told = {"errors": result.errors, "warnings": result.warnings, "facts": result.facts, "instances": result.instances}
+    told: dict[str, t.Any] = {"errors": result.errors, "warnings": result.warnings, "facts": result.facts, "instances": result.instances}
     if result.errors:
         lines = ["this host is not fit for the deployment; nothing was changed:", *(f"- {e}" for e in result.errors)]
         module.fail_json(msg="\n".join(lines), **told)

@@ -144,7 +144,7 @@ def comparison(engine: Path, models: Path) -> Comparison:
     assert done.returncode == 0, done.stderr[-2000:]
     rows = {
         case.id: Checked(case, verdict, real)
-        for case, verdict, real in zip(ALL, result.instances, json.loads(done.stdout), strict=True)
+        for case, verdict, real in zip(ALL, result.instances, map(json.loads, done.stdout.splitlines()), strict=True)
     }
     write_table(rows, first, result, first_s)
     return Comparison(rows, result, first_s)

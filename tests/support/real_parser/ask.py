@@ -4,11 +4,11 @@
 
 """Ask a real SGLang what it says of command lines, without starting a server. Runs in the engine's own Python.
 
-    ENGINE/bin/python ask.py < cases.json > answers.json
+    ENGINE/bin/python ask.py < cases.json > answers.jsonl
 
 `cases.json` is a list of `{"argv": [...], "environment": {...}}`. Each case has a process of its own: it parses
 (`prepare_server_args`) and resolves (`ServerArgs.resolve_once`), which is all that `launch_server` does before it starts
-anything. An answer is `{"step": "parse" | "resolve" | "", "status": 2 | 1 | 0, "error": "..."}`; `""` means that nothing was refused.
+anything. An answer, one a line, is `{"step": "parse" | "resolve" | "", "status": 2 | 1 | 0, "error": "..."}`; `""` means that nothing was refused.
 Rules that ask the GPU itself cannot be answered where there is none; those that only look at `--device cuda` can.
 """
 
@@ -37,12 +37,12 @@ def ask(case: dict[str, Any]) -> dict[str, Any]:
             arguments = prepare_server_args(case["argv"])
     except SystemExit as exc:
         return {"step": "parse", "status": exc.code, "error": errors.getvalue().strip().splitlines()[-1]}
-    except Exception as exc:
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
         return {"step": "parse", "status": 1, "error": f"{type(exc).__name__}: {exc}"}
     try:
         arguments.resolve_once()
         arguments.check_server_args()
-    except Exception as exc:
+    except Exception as exc:  # noqa: BLE001 - likewise
         where = traceback.extract_tb(exc.__traceback__)[-1]
         return {
             "step": "resolve",
@@ -62,7 +62,7 @@ def in_child(work: Callable[[], Any]) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         try:
             text = json.dumps(work())
-        except BaseException as exc:  # the parent tells it
+        except BaseException as exc:  # noqa: BLE001 - the parent tells it
             text = json.dumps({"step": "ask", "status": -1, "error": repr(exc)})
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(text.encode())
@@ -76,7 +76,7 @@ def in_child(work: Callable[[], Any]) -> Any:
 
 def modules_of(case: dict[str, Any]) -> list[str]:
     ask(case)
-    return sorted(name for name in sys.modules if name.startswith(("sglang.", "transformers.")))
+    return [name for name in sys.modules if name != "__main__"]
 
 
 def main() -> None:
@@ -88,7 +88,8 @@ def main() -> None:
     for name in in_child(lambda: modules_of(cases[0])) if cases else ():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    json.dump([in_child(functools.partial(ask, case)) for case in cases], sys.stdout, indent=1)
+    for case in cases:
+        print(json.dumps(in_child(functools.partial(ask, case))), flush=True)
 
 
 if __name__ == "__main__":
