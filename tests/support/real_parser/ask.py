@@ -6,9 +6,10 @@
 
     ENGINE/bin/python ask.py < cases.json > answers.jsonl
 
-`cases.json` is a list of `{"argv": [...], "environment": {...}}`. Each case has a process of its own: it parses
-(`prepare_server_args`) and resolves (`ServerArgs.resolve_once`), which is all that `launch_server` does before it starts
-anything. An answer, one a line, is `{"step": "parse" | "resolve" | "", "status": 2 | 1 | 0, "error": "..."}`; `""` means that nothing was refused.
+`cases.json` is a list of `{"argv": [...], "environment": {...}}`, the last of which should be a good one. Each is parsed
+(`prepare_server_args`) and, in a process of its own, resolved (`ServerArgs.resolve_once`), which is all that `launch_server` does
+before it starts anything. An answer, one a line, is `{"step": "parse" | "resolve" | "", "status": 2 | 1 | 0, "error": "..."}`;
+`""` means that nothing was refused.
 Rules that ask the GPU itself cannot be answered where there is none; those that only look at `--device cuda` can.
 """
 
@@ -27,19 +28,28 @@ from collections.abc import Callable
 from typing import Any
 
 
-def ask(case: dict[str, Any]) -> dict[str, Any]:
-    os.environ.update(case.get("environment") or {})
+def parse(case: dict[str, Any]) -> dict[str, Any] | None:
+    """What argparse refuses, or None. It changes nothing, so it needs no process of its own."""
     from sglang.srt.server_args import prepare_server_args
 
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            arguments = prepare_server_args(case["argv"])
+            prepare_server_args(case["argv"])
     except SystemExit as exc:
         return {"step": "parse", "status": exc.code, "error": errors.getvalue().strip().splitlines()[-1]}
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
         return {"step": "parse", "status": 1, "error": f"{type(exc).__name__}: {exc}"}
+    return None
+
+
+def resolve(case: dict[str, Any]) -> dict[str, Any]:
+    """What its rules refuse."""
+    from sglang.srt.server_args import prepare_server_args
+
+    os.environ.update(case.get("environment") or {})
     try:
+        arguments = prepare_server_args(case["argv"])
         arguments.resolve_once()
         arguments.check_server_args()
     except Exception as exc:  # noqa: BLE001 - likewise
@@ -75,7 +85,7 @@ def in_child(work: Callable[[], Any]) -> Any:
 
 
 def modules_of(case: dict[str, Any]) -> list[str]:
-    ask(case)
+    resolve(case)
     return [name for name in sys.modules if name != "__main__"]
 
 
@@ -85,11 +95,11 @@ def main() -> None:
 
     logging.disable(logging.CRITICAL)
     # What resolving imports, so that not every child imports it again.
-    for name in in_child(lambda: modules_of(cases[0])) if cases else ():
+    for name in in_child(lambda: modules_of(cases[-1])) if cases else ():
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     for case in cases:
-        print(json.dumps(in_child(functools.partial(ask, case))), flush=True)
+        print(json.dumps(parse(case) or in_child(functools.partial(resolve, case))), flush=True)
 
 
 if __name__ == "__main__":
