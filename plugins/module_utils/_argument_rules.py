@@ -323,7 +323,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "attention-dp-or-replicas",
-        "arg_groups/parallel_hook.py:287",
+        "arg_groups/parallel_hook.py:288",
         ("attn_dp_size", "dp_size"),
         lambda c: c.number("attn_dp_size") > 1 and c.number("dp_size") > 1,
         "attn_dp_size {attn_dp_size} and dp_size {dp_size} do not go together",
@@ -339,7 +339,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "moe-dp",
-        "arg_groups/parallel_hook.py:172",
+        "arg_groups/parallel_hook.py:181",
         ("moe_dp_size", "ep_size", "tp_size"),
         lambda c: (
             c.number("moe_dp_size") > 1
@@ -410,7 +410,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     # --- pipeline ----------------------------------------------------------------------------------------------------------
     Rule(
         "pipeline-speculation",
-        "arg_groups/validation_hook.py:131",
+        "arg_groups/validation_hook.py:133",
         ("pp_size", "speculative_algorithm"),
         lambda c: (
             c.number("pp_size") > 1
@@ -516,7 +516,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "window-positive",
-        "arg_groups/speculative_hook.py:188",
+        "arg_groups/speculative_hook.py:205",
         ("speculative_draft_window_size",),
         lambda c: c["speculative_draft_window_size"] is not None and c.number("speculative_draft_window_size") <= 0,
         "speculative_draft_window_size {speculative_draft_window_size} must be above 0",
@@ -524,7 +524,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "sink-needs-window",
-        "arg_groups/speculative_hook.py:209",
+        "arg_groups/speculative_hook.py:228",
         ("speculative_draft_sink_size",),
         lambda c: (
             c["speculative_draft_sink_size"] is not None
@@ -535,7 +535,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "block-verification",
-        "arg_groups/speculative_hook.py:164",
+        "arg_groups/speculative_hook.py:177",
         ("speculative_use_block_verification", "speculative_algorithm"),
         lambda c: (
             c["speculative_use_block_verification"]
@@ -547,7 +547,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "rejection-sampling-algorithm",
-        "arg_groups/speculative_hook.py:1215",
+        "arg_groups/speculative_hook.py:1216",
         ("speculative_use_rejection_sampling", "speculative_algorithm"),
         # Only the handlers of these look at it; UNO refuses it by itself, the others pass over it.
         lambda c: c["speculative_use_rejection_sampling"] and c.algorithm in ("STANDALONE", "FROZEN_KV_MTP", "UNO"),
@@ -601,7 +601,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     # --- DFLASH ---------------------------------------------------------------------------------------------------------
     Rule(
         "dflash-device",
-        "arg_groups/speculative_hook.py:287",
+        "arg_groups/speculative_hook.py:298",
         ("speculative_algorithm", "device"),
         lambda c: _dflash(c) and not (_cuda(c) or c.device in ("npu", "xpu")),
         "DFLASH does not run on device {c.device}",
@@ -610,7 +610,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-draft",
-        "arg_groups/speculative_hook.py:318",
+        "arg_groups/speculative_hook.py:325",
         ("speculative_algorithm", "speculative_draft_model_path"),
         lambda c: _dflash(c) and not c["speculative_draft_model_path"],
         "DFLASH needs a draft model, but speculative_draft_model_path is not set",
@@ -619,7 +619,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-pipeline",
-        "arg_groups/speculative_hook.py:313",
+        "arg_groups/speculative_hook.py:320",
         ("pp_size", "speculative_algorithm"),
         lambda c: _dflash(c) and c.number("pp_size") != 1,
         "DFLASH needs pp_size 1, not {pp_size}",
@@ -638,7 +638,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-attention-dp-head",
-        "arg_groups/speculative_hook.py:303",
+        "arg_groups/speculative_hook.py:308",
         ("attn_dp_size", "enable_dp_attention", "enable_dp_lm_head"),
         lambda c: _dflash(c) and c.attn_dp > 1 and c.device != "npu" and not c["enable_dp_lm_head"],
         "DFLASH with attention data parallelism of {c.attn_dp} needs enable_dp_lm_head",
@@ -647,7 +647,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-attention-dp-context",
-        "arg_groups/speculative_hook.py:305",
+        "arg_groups/speculative_hook.py:310",
         ("attn_cp_size", "attn_dp_size"),
         lambda c: _dflash(c) and c.attn_dp > 1 and c.device != "npu" and c.number("attn_cp_size") != 1,
         "DFLASH with attention data parallelism needs attn_cp_size 1, not {attn_cp_size}",
@@ -666,7 +666,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-block-positive",
-        "arg_groups/speculative_hook.py:361",
+        "arg_groups/speculative_hook.py:370",
         ("speculative_dflash_block_size",),
         lambda c: (
             _dflash(c)
@@ -679,7 +679,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-block-differs",
-        "arg_groups/speculative_hook.py:366",
+        "arg_groups/speculative_hook.py:377",
         ("speculative_num_draft_tokens", "speculative_dflash_block_size"),
         lambda c: (
             _dflash(c)
@@ -694,7 +694,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "dflash-window",
-        "arg_groups/speculative_hook.py:428",
+        "arg_groups/speculative_hook.py:430",
         ("speculative_draft_window_size", "speculative_dflash_block_size"),
         lambda c: _dflash(c) and c.block_size and 0 < c.number("speculative_draft_window_size") < c.block_size,
         "speculative_draft_window_size {speculative_draft_window_size} is smaller than the block size {c.block_size}",
@@ -803,7 +803,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     # --- EAGLE and NGRAM -------------------------------------------------------------------------------------------------
     Rule(
         "eagle-three-numbers",
-        "arg_groups/speculative_hook.py:1159",
+        "arg_groups/speculative_hook.py:1162",
         ("speculative_eagle_topk", "speculative_num_draft_tokens", "speculative_num_steps"),
         lambda c: (
             c.algorithm in (*_EAGLES, "STANDALONE")
@@ -857,7 +857,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "standalone-attention-dp",
-        "arg_groups/speculative_hook.py:1078",
+        "arg_groups/speculative_hook.py:1082",
         ("attn_dp_size", "enable_dp_attention", "speculative_algorithm"),
         lambda c: c.algorithm == "STANDALONE" and c.attn_dp > 1,
         "STANDALONE does not work with attention data parallelism of {c.attn_dp}",
@@ -874,7 +874,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "ngram-attention-dp",
-        "arg_groups/speculative_hook.py:1367",
+        "arg_groups/speculative_hook.py:1369",
         ("attn_dp_size", "enable_dp_attention", "speculative_algorithm"),
         lambda c: c.algorithm == "NGRAM" and c.attn_dp > 1,
         "NGRAM does not work with attention data parallelism of {c.attn_dp}",
@@ -985,7 +985,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "context-above-model",
-        "configs/model_config.py:1299",
+        "configs/model_config.py:1314",
         ("context_length",),
         lambda c: (
             context_length_of(c.target)
@@ -1017,7 +1017,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "conservativeness",
-        "arg_groups/validation_hook.py (schedule_conservativeness)",
+        "arg_groups/validation_hook.py:314",
         ("schedule_conservativeness",),
         lambda c: isinstance(c["schedule_conservativeness"], (int, float)) and c["schedule_conservativeness"] < 0,
         "schedule_conservativeness {schedule_conservativeness} must be 0 or more",
@@ -1025,7 +1025,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "priority-policy",
-        "arg_groups/validation_hook.py (enable_priority_scheduling)",
+        "arg_groups/validation_hook.py:282",
         ("schedule_policy", "enable_priority_scheduling"),
         lambda c: c["enable_priority_scheduling"] and c["schedule_policy"] not in ("fcfs", "lof"),
         "enable_priority_scheduling needs the schedule_policy fcfs or lof, not {schedule_policy}",
@@ -1059,7 +1059,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "trtllm-mla-no-card",
-        "arg_groups/overrides.py:1210",
+        "arg_groups/overrides.py:1211",
         ("attention_backend", "decode_attention_backend"),
         lambda c: _asks(c, "trtllm_mla") and not _cuda(c),
         "attention backend trtllm_mla needs a Blackwell GPU, but the device is {c.device}",
@@ -1206,7 +1206,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "workers-positive",
-        "arg_groups/validation_hook.py (tokenizer_worker_num)",
+        "arg_groups/validation_hook.py:273",
         ("tokenizer_worker_num", "detokenizer_worker_num"),
         lambda c: c.number("tokenizer_worker_num") < 1 or c.number("detokenizer_worker_num") < 1,
         "tokenizer_worker_num {tokenizer_worker_num} and detokenizer_worker_num {detokenizer_worker_num} must be 1 or more",
@@ -1214,7 +1214,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "tls-pair",
-        "arg_groups/serving_hook.py:50",
+        "arg_groups/serving_hook.py:51",
         ("ssl_keyfile", "ssl_certfile"),
         lambda c: bool(c["ssl_keyfile"]) != bool(c["ssl_certfile"]),
         "ssl_keyfile and ssl_certfile go together, but only one is set",
@@ -1222,7 +1222,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "grpc-port",
-        "arg_groups/validation_hook.py (grpc_port)",
+        "arg_groups/validation_hook.py:360",
         ("grpc_port",),
         lambda c: (
             c["grpc_port"] is not None and c["grpc_port"] == c["port"] and not (c["grpc_mode"] or c["smg_grpc_mode"])
@@ -1232,7 +1232,7 @@ RULES: t.Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "metrics-folder",
-        "arg_groups/validation_hook.py (export_metrics_to_file)",
+        "arg_groups/validation_hook.py:341",
         ("export_metrics_to_file",),
         lambda c: c["export_metrics_to_file"] and c["export_metrics_to_file_dir"] is None,
         "export_metrics_to_file needs export_metrics_to_file_dir",

@@ -392,7 +392,12 @@ def main() -> None:
     result = preflight(request, HostView(runner=command_runner(timeout=60)))
     for warning in result.warnings:
         module.warn(warning)
-    told: dict[str, t.Any] = {"errors": result.errors, "warnings": result.warnings, "facts": result.facts, "instances": result.instances}
+    told: dict[str, t.Any] = {
+        "errors": result.errors,
+        "warnings": result.warnings,
+        "facts": result.facts,
+        "instances": result.instances,
+    }
     if result.errors:
         lines = ["this host is not fit for the deployment; nothing was changed:", *(f"- {e}" for e in result.errors)]
         module.fail_json(msg="\n".join(lines), **told)
