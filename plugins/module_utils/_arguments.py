@@ -162,7 +162,7 @@ def _unknown(flag: str, candidates: t.Sequence[str], parser: EngineParser, versi
         there = {_name(other) for other in parser.by_flag}
         text += f": it {history.span}"
         for successor in (history.later, history.earlier):
-            if successor and re.match(r"\w+", successor).group(0) in there:  # type: ignore[union-attr]
+            if re.split(r"\W", successor)[0] in there:
                 return f"{text}; use {successor}"
         return text
     near = "" if candidates else _nearest(name, parser)
