@@ -57,6 +57,13 @@ def instance(case: Case, models: Path) -> dict[str, t.Any]:
     }
 
 
+def check_of(option: t.Mapping[str, t.Any]) -> InstanceCheck:
+    values: dict[str, t.Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in option.items()
+    }
+    return InstanceCheck(**values)
+
+
 class Checked(t.NamedTuple):
     """One configuration with our verdict and the real one's."""
 
@@ -99,10 +106,7 @@ def comparison(engine: Path, models: Path) -> Comparison:
         for case in ALL
     ]
     options = preflight_options(resolved)
-    checks = tuple(
-        InstanceCheck(**{key: tuple(value) if isinstance(value, list) else value for key, value in item.items()})
-        for item in options
-    )
+    checks = tuple(check_of(item) for item in options)
     request = PreflightRequest(
         version=VERSION, python="/usr/bin/python3", root=str(engine.parent.parent), engine=str(engine), instances=checks
     )

@@ -28,14 +28,17 @@ from collections.abc import Callable
 from typing import Any
 
 
+def server_args() -> Any:
+    """The engine's module: imported once, before processes are made."""
+    return importlib.import_module("sglang.srt.server_args")
+
+
 def parse(case: dict[str, Any]) -> dict[str, Any] | None:
     """What argparse refuses, or None. It changes nothing, so it needs no process of its own."""
-    from sglang.srt.server_args import prepare_server_args
-
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            prepare_server_args(case["argv"])
+            server_args().prepare_server_args(case["argv"])
     except SystemExit as exc:
         return {"step": "parse", "status": exc.code, "error": errors.getvalue().strip().splitlines()[-1]}
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is the answer
@@ -45,11 +48,9 @@ def parse(case: dict[str, Any]) -> dict[str, Any] | None:
 
 def resolve(case: dict[str, Any]) -> dict[str, Any]:
     """What its rules refuse."""
-    from sglang.srt.server_args import prepare_server_args
-
     os.environ.update(case.get("environment") or {})
     try:
-        arguments = prepare_server_args(case["argv"])
+        arguments = server_args().prepare_server_args(case["argv"])
         arguments.resolve_once()
         arguments.check_server_args()
     except Exception as exc:  # noqa: BLE001 - likewise
@@ -91,7 +92,7 @@ def modules_of(case: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     cases = json.load(sys.stdin)
-    import sglang.srt.server_args  # noqa: F401 - once, before the processes are made
+    server_args()
 
     logging.disable(logging.CRITICAL)
     # What resolving imports, so that not every child imports it again.
