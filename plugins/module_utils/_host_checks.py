@@ -21,6 +21,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._redact import mas
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
 
 __all__ = (
+    "CONTAINERS",
     "Findings",
     "ForeignProcess",
     "check_cache_folders",
@@ -45,6 +46,22 @@ _MIB: t.Final = 2**20
 _FOREIGN_MIB: t.Final = 512
 _SHARED_MEMORY_BYTES: t.Final = 2**30
 _CACHE_BYTES: t.Final = 5 * 2**30
+#: systemd-detect-virt(1): what is no machine of its own.
+CONTAINERS: t.Final = frozenset(
+    [
+        "openvz",
+        "lxc",
+        "lxc-libvirt",
+        "systemd-nspawn",
+        "docker",
+        "podman",
+        "rkt",
+        "wsl",
+        "proot",
+        "pouch",
+        "container-other",
+    ]
+)
 _SWITCHED_CARDS = re.compile(
     r"\b(A100-SXM|A800-SXM|H100 80GB HBM3|H100 SXM|H20\b|H200|B100|B200|B300|GB200|GB300)", re.IGNORECASE
 )

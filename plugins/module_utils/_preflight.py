@@ -26,6 +26,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._engine_parser imp
     parser_of_wheel,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._host_checks import (
+    CONTAINERS,
     Findings,
     check_cache_folders,
     check_driver,
@@ -587,7 +588,7 @@ def _look_at_instances(view: HostView, request: PreflightRequest, result: Prefli
     if needs_gpu:
         check_shared_memory(findings, size=view.shared_memory)
         check_limits(findings, proc=view.proc)
-        if result.facts["virtualization"] not in ("", "none", "kvm", "microsoft", "vmware", "xen", "amazon"):
+        if result.facts["virtualization"] in CONTAINERS:
             findings.warnings.append(
                 f"this host is a container ({result.facts['virtualization']}): GPUs, /dev/shm and limits come from what runs it"
             )
