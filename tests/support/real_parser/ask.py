@@ -9,7 +9,7 @@
 `cases.json` is a list of `{"argv": [...], "environment": {...}}`, the last of which should be a good one. Each is parsed
 (`prepare_server_args`) and, in a process of its own, resolved (`ServerArgs.resolve_once`), which is all that `launch_server` does
 before it starts anything. An answer, one a line, is `{"step": "parse" | "resolve" | "", "status": 2 | 1 | 0, "error": "..."}`;
-`""` means that nothing was refused.
+`""` means that nothing was refused. One that was resolved also has `"started"`: processes that resolving started and sockets that it bound.
 Rules that ask the GPU itself cannot be answered where there is none; those that only look at `--device cuda` can.
 """
 
@@ -49,6 +49,24 @@ def parse(case: dict[str, Any]) -> dict[str, Any] | None:
 def resolve(case: dict[str, Any]) -> dict[str, Any]:
     """What its rules refuse."""
     os.environ.update(case.get("environment") or {})
+    started: set[str] = set()
+    sys.addaudithook(functools.partial(note, started))
+    answer = resolved(case)
+    return {**answer, "started": sorted(started)}
+
+
+def note(started: set[str], event: str, details: tuple[Any, ...]) -> None:
+    """An audit hook (PEP 578): everything by which a server would begin."""
+    if event == "socket.bind":
+        started.add(f"bind {details[1]}")
+    elif event in ("subprocess.Popen", "os.posix_spawn", "os.exec"):
+        started.add(f"{event} {details[1] if event == 'subprocess.Popen' else details[0]}")
+    elif event in ("os.fork", "os.forkpty"):
+        started.add(event)
+
+
+def resolved(case: dict[str, Any]) -> dict[str, Any]:
+    """The answer alone."""
     try:
         arguments = server_args().prepare_server_args(case["argv"])
         arguments.resolve_once()

@@ -255,7 +255,7 @@ GOOD: t.Final[tuple[Case, ...]] = (
         "",
         "",
     ),
-    Case("nodes", {"tp_size": 4, "nnodes": 2, "dist_init_addr": "127.0.0.1:5000", "node_rank": 1}, "", ""),
+    Case("two-nodes", {"tp_size": 4, "nnodes": 2, "dist_init_addr": "127.0.0.1:5000", "node_rank": 1}, "", ""),
     Case("pages", {"chunked_prefill_size": 1024, "page_size": 64}, "", ""),
     Case(
         "longer-context", {"context_length": "32k"}, "", "", {"env": {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}}
