@@ -197,11 +197,6 @@ errors:
   returned: always
   type: list
   elements: str
-warnings:
-  description: What does not forbid it. Shown as warnings of the task, too.
-  returned: always
-  type: list
-  elements: str
 instances:
   description: The verdict on each of O(instances).
   returned: always
@@ -227,7 +222,7 @@ instances:
       elements: str
       returned: always
     warnings:
-      description: What to think about.
+      description: What does not forbid the deployment. They are among the warnings of the task, too.
       type: list
       elements: str
       returned: always

@@ -76,5 +76,6 @@ def test_an_instance_is_judged(run_module: t.Any) -> None:
     assert error.endswith("[nodes-divide]")
     assert result["instances"][0]["errors"] == [error]
     assert result["facts"]["parser"]["source"] == ""
+    assert "deprecations" not in result
     result.pop("invocation", None)
     assert "planted" not in str(result)
