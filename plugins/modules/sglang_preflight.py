@@ -389,7 +389,6 @@ def main() -> None:
         module.warn(warning)
     told: dict[str, t.Any] = {
         "errors": result.errors,
-        "warnings": result.warnings,
         "facts": result.facts,
         "instances": result.instances,
     }
