@@ -12,6 +12,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.specdec.serving.plugins.plugin_utils._instances import (
     InstancesError,
     instance_secrets,
+    preflight_options,
     resolve_engine,
     resolve_instances,
     unit_options,
@@ -33,10 +34,11 @@ def _explained(function: t.Callable[..., _Result]) -> t.Callable[..., _Result]:
 
 
 class FilterModule:
-    """``sglang_engine``, ``sglang_instances``, ``sglang_secrets``, ``sglang_units``; documented in the YAML files of their names."""
+    """``sglang_checks``, ``sglang_engine``, ``sglang_instances``, ``sglang_secrets``, ``sglang_units``; documented in the YAML files of their names."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         return {
+            "sglang_checks": _explained(preflight_options),
             "sglang_engine": _explained(resolve_engine),
             "sglang_instances": _explained(resolve_instances),
             "sglang_secrets": _explained(instance_secrets),

@@ -20,6 +20,7 @@ import shutil
 import time
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._engine_parser import cache_path
 from ansible_collections.specdec.serving.plugins.module_utils._redact import mask_command
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
@@ -292,6 +293,7 @@ def ensure_engine(
     result.removed = _superfluous(request, unit_dir, proc)
     for path in result.removed:
         _remove_tree(path)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{engines}/.{os.path.basename(path)}.lock")
+        for beside in (f"{engines}/.{os.path.basename(path)}.lock", cache_path(path)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(beside)
     return result

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
 
-__all__ = ["Release", "flags", "release_features", "reports_verify_steps"]
+__all__ = ["ArgumentHistory", "Release", "argument_history", "flags", "release_features", "reports_verify_steps"]
 
 _Number = tuple[int, int, int]
 _NEWEST: t.Final[_Number] = (999, 0, 0)
@@ -77,6 +77,73 @@ _FLAGS: t.Final[t.Mapping[str, tuple[tuple[_Number, str], ...]]] = {
     "fewer_loader_threads": (((0, 5, 1), " (--model-loader-extra-config)"), ((0, 0, 0), "")),
     "internal_ports": (((0, 5, 1), "--nccl-port and --dist-init-addr"), ((0, 0, 0), "--dist-init-addr")),
 }
+
+
+@dataclass(frozen=True)
+class ArgumentHistory:
+    """In which releases an argument exists, and what does its work in the others.
+
+    `since` is the first release that has it, `until` the last one, `gone_by` the first that was seen without it where the last is not
+    known; '' = not known to be limited. `later` replaces it in newer releases, `earlier` in older ones.
+    """
+
+    since: str = ""
+    until: str = ""
+    gone_by: str = ""
+    later: str = ""
+    earlier: str = ""
+
+    @property
+    def span(self) -> str:
+        """The releases in words, to go after the argument's name."""
+        if self.since and self.until:
+            return f"exists from {self.since} to {self.until}"
+        if self.until:
+            return f"exists up to {self.until}"
+        if self.gone_by:
+            return f"is gone in {self.gone_by}"
+        return f"exists since {self.since}"
+
+
+#: By dest. The wheels of 0.5.8 to 0.5.23 were searched for these; `gone_by` compares the parsers of 0.4.6, 0.5.9, 0.5.12, 0.5.23.
+_HISTORY: t.Final[t.Mapping[str, ArgumentHistory]] = {
+    "admin_api_key": ArgumentHistory(since="0.5.8"),
+    "attn_dp_size": ArgumentHistory(since="0.5.22", earlier="enable_dp_attention: true with dp_size"),
+    "cuda_graph_backend_decode": ArgumentHistory(since="0.5.14", earlier="disable_cuda_graph: true"),
+    "cuda_graph_backend_prefill": ArgumentHistory(
+        since="0.5.14", earlier="disable_piecewise_cuda_graph: true (0.5.10 and newer)"
+    ),
+    "cuda_graph_bs": ArgumentHistory(until="0.5.19", later="cuda_graph_bs_decode (since 0.5.14)"),
+    "cuda_graph_bs_decode": ArgumentHistory(since="0.5.14", earlier="cuda_graph_bs"),
+    "cuda_graph_config": ArgumentHistory(since="0.5.14"),
+    "cuda_graph_max_bs": ArgumentHistory(until="0.5.19", later="cuda_graph_max_bs_decode (since 0.5.14)"),
+    "cuda_graph_max_bs_decode": ArgumentHistory(since="0.5.14", earlier="cuda_graph_max_bs"),
+    "disable_decode_cuda_graph": ArgumentHistory(since="0.5.14", earlier="disable_cuda_graph: true"),
+    "disable_piecewise_cuda_graph": ArgumentHistory(
+        since="0.5.10", until="0.5.19", later="cuda_graph_backend_prefill: disabled (since 0.5.14)"
+    ),
+    "enable_deepep_moe": ArgumentHistory(gone_by="0.5.9", later="moe_a2a_backend: deepep"),
+    "enable_ep_moe": ArgumentHistory(gone_by="0.5.9", later="ep_size"),
+    "enable_flashinfer_mla": ArgumentHistory(gone_by="0.5.9", later="attention_backend: flashinfer"),
+    "enable_flashmla": ArgumentHistory(gone_by="0.5.9", later="attention_backend: flashmla"),
+    "enable_mfu_metrics": ArgumentHistory(since="0.5.10"),
+    "gated_launch_port": ArgumentHistory(since="0.5.19"),
+    "mamba_scheduler_strategy": ArgumentHistory(gone_by="0.5.23", later="mamba_radix_cache_strategy"),
+    "min_free_slots_delay": ArgumentHistory(since="0.5.15"),
+    "speculative_dflash_block_size": ArgumentHistory(since="0.5.11"),
+    "speculative_dflash_draft_window_size": ArgumentHistory(
+        since="0.5.11", until="0.5.19", later="speculative_draft_window_size (since 0.5.12)"
+    ),
+    "speculative_draft_kv_cache_dtype": ArgumentHistory(since="0.5.18"),
+    "speculative_draft_sink_size": ArgumentHistory(since="0.5.21"),
+    "speculative_draft_window_size": ArgumentHistory(since="0.5.12", earlier="speculative_dflash_draft_window_size"),
+    "startup_weight_load_mode": ArgumentHistory(since="0.5.18"),
+}
+
+
+def argument_history(name: str) -> ArgumentHistory | None:
+    """What is known of the releases that have an argument, by its name as it was written; None = nothing."""
+    return _HISTORY.get(name.lstrip("-").replace("-", "_"))
 
 
 def release_features(version: str) -> Release:

@@ -12,19 +12,26 @@ short_description: Check a host before SGLang is deployed on it
 version_added: 0.1.0
 author: specdec.serving contributors (@specdec)
 description:
-  - Looks whether everything that a deployment needs is there, and fails with all faults in one message. Changes nothing.
+  - Looks whether everything that a deployment needs is there, and fails with all faults in one message. Nothing on the host is changed.
+  - With O(instances), holds every argument against the command line that the installed SGLang really takes, knows which arguments do not go
+    together, and estimates the memory of each GPU, so that what SGLang would refuse after minutes is told in a second.
   - Returns what the units need to know about the host.
 notes:
-  - Checking arguments against the installed SGLang, foreign processes on GPUs, and memory estimates are not part of this release.
+  - Asking an engine for its parser takes seconds, because that imports SGLang. The answer is kept beside the engine's folder
+    (C(engines/.NAME.parser.json)), which is all that is ever written, and not in check mode.
+  - An engine that is not installed yet cannot be asked. Then names are read from the wheel in O(wheelhouse), and RV(facts.parser)
+    says C(wheel); without a wheelhouse nothing is known but which arguments do not go together.
+  - Processes on GPUs are named, and never ended.
+  - Memory is an estimate. What it takes for granted is listed in it.
 extends_documentation_fragment:
   - specdec.serving._attributes
 attributes:
   check_mode:
     support: full
-    details: Changes nothing.
+    details: Changes nothing, and does not keep what an engine told.
   diff_mode:
     support: none
-    details: Changes nothing.
+    details: Changes nothing that could be shown.
   idempotent:
     support: full
 options:
@@ -84,6 +91,67 @@ options:
     description: Folder that holds C(engines).
     type: path
     default: /opt/specdec
+  engine:
+    description: Folder of the engine that O(instances) run in. With O(wheelhouse), its lock names the engine instead.
+    type: path
+    default: ""
+  instances:
+    description:
+      - The instances, as P(specdec.serving.sglang_instances#filter) resolves them.
+      - No secret belongs here. Keys reach a server by its credential file, of which O(instances[].has_key) tells.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the instance.
+        type: str
+        required: true
+      unit:
+        description: Its unit.
+        type: str
+        required: true
+      argv:
+        description: The whole command line.
+        type: list
+        elements: str
+        required: true
+      origins:
+        description: Where each argument comes from, by SGLang's name of it, for messages.
+        type: dict
+        default: {}
+      environment:
+        description: Environment of the unit, without secrets.
+        type: dict
+        default: {}
+      gpus:
+        description: GPUs by number or UUID. Empty means all of the host.
+        type: list
+        elements: str
+        default: []
+      model_path:
+        description: Folder of the model.
+        type: str
+        default: ""
+      draft_model_path:
+        description: Folder of the draft.
+        type: str
+        default: ""
+      cache_dirs:
+        description: Folders that the server writes to.
+        type: list
+        elements: path
+        default: []
+      has_key:
+        description: Whether the instance has an API key or an admin key.
+        type: bool
+        default: false
+      wanted_tokens:
+        description:
+          - Tokens that the KV cache must hold at once, as concurrency x (input + output) of the largest level to be measured.
+          - V(0) is one request of the whole context length.
+        type: int
+        default: 0
 """
 
 EXAMPLES = r"""
@@ -98,14 +166,76 @@ EXAMPLES = r"""
     ports:
       - port: 30001
         unit: sglang-k26-dflash.service
+
+- name: Ask whether a configuration would start, without deploying it
+  specdec.serving.sglang_preflight:
+    version: 0.5.23
+    engine: /opt/specdec/engines/0.5.23-0123456789ab
+    instances:
+      - name: k26-dflash
+        unit: sglang-k26-dflash.service
+        model_path: /models/Kimi-K2.6
+        draft_model_path: /models/Kimi-K2.6-DFlash
+        wanted_tokens: 160000
+        argv:
+          - --model-path
+          - /models/Kimi-K2.6
+          - --tp-size
+          - "8"
+          - --speculative-algorithm
+          - DFLASH
+          - --speculative-draft-model-path
+          - /models/Kimi-K2.6-DFlash
+  check_mode: true
 """
 
 RETURN = r"""
 errors:
-  description: What forbids the deployment; the message of the failed task holds them all.
+  description:
+    - What forbids the deployment; the message of the failed task holds them all.
+    - Each names the value, where it comes from, and what to do. A word in brackets at its end is the rule that was broken.
   returned: always
   type: list
   elements: str
+instances:
+  description: The verdict on each of O(instances).
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the instance.
+      type: str
+      returned: always
+    unit:
+      description: Its unit.
+      type: str
+      returned: always
+    argv:
+      description: The command line that runs, defaults of the role included, secrets masked.
+      type: list
+      elements: str
+      returned: always
+    errors:
+      description: What is wrong with its arguments and models.
+      type: list
+      elements: str
+      returned: always
+    warnings:
+      description: What does not forbid the deployment. They are among the warnings of the task, too.
+      type: list
+      elements: str
+      returned: always
+    estimate:
+      description:
+        - GiB per GPU for C(weights_gib), C(draft_gib), what is left as C(kv_cache_gib), and how many tokens fit (C(kv_tokens) of
+          C(wanted_tokens)), with C(assumptions). Empty where the weights are not known, without C(card_gib) where the GPU is not.
+      type: dict
+      returned: always
+    checked_in_s:
+      description: How long that took, in seconds.
+      type: float
+      returned: always
 facts:
   description: What was found, for P(specdec.serving.sglang_instances#filter).
   returned: always
@@ -147,6 +277,16 @@ facts:
       type: list
       elements: str
       returned: always
+    virtualization:
+      description: What systemd-detect-virt says, such as V(none), V(kvm) or V(podman).
+      type: str
+      returned: always
+    parser:
+      description:
+        - Where the arguments are known from (C(source) is V(engine), V(cache), V(wheel), V(sources) or empty), in C(seconds), how many
+          C(arguments) there are, and which C(cuda) the engine is built for.
+      type: dict
+      returned: with instances
     user_exists:
       description: Whether O(user) exists.
       type: bool
@@ -167,6 +307,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils._preflight import (
     HostView,
+    InstanceCheck,
     PathCheck,
     PortCheck,
     PreflightRequest,
@@ -197,7 +338,34 @@ ARGUMENT_SPEC: dict[str, t.Any] = {
     "needs_gpu": {"type": "bool", "default": False},
     "user": {"type": "str", "default": "sglang"},
     "root": {"type": "path", "default": "/opt/specdec"},
+    "engine": {"type": "path", "default": ""},
+    "instances": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "name": {"type": "str", "required": True},
+            "unit": {"type": "str", "required": True},
+            "argv": {"type": "list", "elements": "str", "required": True},
+            "origins": {"type": "dict", "default": {}},
+            "environment": {"type": "dict", "default": {}},
+            "gpus": {"type": "list", "elements": "str", "default": []},
+            "model_path": {"type": "str", "default": ""},
+            "draft_model_path": {"type": "str", "default": ""},
+            "cache_dirs": {"type": "list", "elements": "path", "default": []},
+            # Not a key: whether there is one.
+            "has_key": {"type": "bool", "default": False, "no_log": False},
+            "wanted_tokens": {"type": "int", "default": 0, "no_log": False},
+        },
+    },
 }
+
+_TUPLES = ("argv", "cache_dirs", "gpus")
+
+
+def _instance(values: dict[str, t.Any]) -> InstanceCheck:
+    options: dict[str, t.Any] = {key: tuple(value) if key in _TUPLES else value for key, value in values.items()}
+    return InstanceCheck(**options)
 
 
 def main() -> None:
@@ -212,14 +380,22 @@ def main() -> None:
         needs_gpu=params["needs_gpu"],
         user=params["user"],
         root=params["root"],
+        engine=params["engine"],
+        instances=tuple(_instance(item) for item in params["instances"]),
+        keep=not module.check_mode,
     )
     result = preflight(request, HostView(runner=command_runner(timeout=60)))
     for warning in result.warnings:
         module.warn(warning)
+    told: dict[str, t.Any] = {
+        "errors": result.errors,
+        "facts": result.facts,
+        "instances": result.instances,
+    }
     if result.errors:
         lines = ["this host is not fit for the deployment; nothing was changed:", *(f"- {e}" for e in result.errors)]
-        module.fail_json(msg="\n".join(lines), errors=result.errors, facts=result.facts)
-    module.exit_json(changed=False, errors=[], facts=result.facts)
+        module.fail_json(msg="\n".join(lines), **told)
+    module.exit_json(changed=False, **told)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ __all__ = [
     "GPU_PROFILES",
     "InstancesError",
     "instance_secrets",
+    "preflight_options",
     "resolve_engine",
     "resolve_instances",
     "unit_options",
@@ -443,24 +444,39 @@ def _numa_node(gpus: Sequence[int | str], host: _Host) -> int | None:
     return int(node) if isinstance(node, int) and node >= 0 else None
 
 
-def _args(raw: Mapping[str, t.Any], host: _Host, *, origin: str, errors: list[str]) -> ServerArgs:
+def _origins(layers: Sequence[tuple[str, Mapping[str, t.Any]]]) -> dict[str, str]:
+    """Where each argument comes from, by dest: a later layer over an earlier one, as they are merged."""
+    return {canonical_dest(str(name)): origin for origin, layer in layers for name in layer}
+
+
+def _args(
+    raw: Mapping[str, t.Any], host: _Host, *, origin: str, errors: list[str]
+) -> tuple[ServerArgs, dict[str, str]]:
     own = _mapping(raw.get("args"), origin=f"{origin}: args", errors=errors)
     try:
         # The instance alone first, so that an error names it and not the merged result.
         build_server_args(own, origin=f"{origin}: args")
         profile_args = dict(host.profile.get("args") or {})
-        merged = merge_server_args(host.release.access_log_exclude, host.default_args, profile_args, own)
+        layers: list[tuple[str, Mapping[str, t.Any]]] = [
+            ("the role's defaults", host.release.access_log_exclude),
+            ("sglang_default_args", host.default_args),
+            (f"GPU profile {host.profile_name!r}", profile_args),
+            (f"{origin}: args", own),
+        ]
+        merged = merge_server_args(*(layer for _origin, layer in layers))
         dests = {
             canonical_dest(str(name)) for name, value in merged.items() if value is not None and value is not False
         }
         if host.profile.get("disable_prefill_graph") and not dests & _PREFILL_GRAPH_DESTS:
             merged = merge_server_args(host.release.prefill_graph_off, merged)
-        return build_server_args(
+            layers.insert(0, (f"GPU profile {host.profile_name!r}", host.release.prefill_graph_off))
+        built = build_server_args(
             merged, origin=f"{origin}: args with the defaults of sglang_default_args and the GPU profile"
         )
+        return built, _origins(layers)
     except ServerArgsError as exc:
         errors.extend(exc.errors)
-        return ServerArgs(words=(), settings={})
+        return ServerArgs(words=(), settings={}), {}
 
 
 def _block_size(settings: Mapping[str, t.Any]) -> int:
@@ -545,7 +561,7 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
     port = _port(raw, origin=origin, errors=errors)
     gpus = _gpu_list(raw.get("gpus"), host=host, origin=f"{origin}: gpus", errors=errors)
     identities = [_gpu_identity(gpu, host) for gpu in gpus]
-    args = _args(raw, host, origin=origin, errors=errors)
+    args, origins = _args(raw, host, origin=origin, errors=errors)
     settings = dict(args.settings)
     draft = _model(
         settings.get("speculative_draft_model_path"),
@@ -620,6 +636,10 @@ def _resolve_one(raw: Mapping[str, t.Any], host: _Host, *, position: int, errors
         "model_path": model_path,
         "name": name,
         "numa_node": _numa_node(gpus, host),
+        "origins": {
+            **{dest: f"{origin}: {dest}" for dest in ("host", "model_path", "port", "served_model_name")},
+            **{dest: where for dest, where in origins.items() if dest in settings},
+        },
         "paths": [
             {"path": path, "what": f"{name}: {what}"}
             for path, what in ((model_path, "model_path"), (draft, "speculative_draft_model_path"))
@@ -894,6 +914,19 @@ def instance_secrets(
     if errors:
         raise InstancesError(errors)
     return secrets
+
+
+def preflight_options(resolved: Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """Return the ``instances`` option of M(specdec.serving.sglang_preflight) for resolved instances."""
+    taken = ("name", "unit", "argv", "origins", "environment", "model_path", "draft_model_path", "cache_dirs")
+    return [
+        {
+            **{key: item[key] for key in taken},
+            "gpus": [str(gpu) for gpu in item["gpus"]],
+            "has_key": bool(item["has_api_key"] or item["has_admin_api_key"]),
+        }
+        for item in resolved
+    ]
 
 
 def unit_options(

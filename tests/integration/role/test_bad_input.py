@@ -57,6 +57,14 @@ ROWS: dict[str, tuple[dict[str, t.Any], str]] = {
     "runtime": ({"sglang_runtime": "docker"}, "sglang_runtime: 'docker' is not available yet"),
     "rollback": ({"sglang_rollback": True}, "sglang_rollback: is not available yet"),
     "profile": ({"sglang_gpu_profile": "b30"}, "did you mean 'b300'?"),
+    "argument-rule": (
+        {"sglang_instances": [instance(args={**instance()["args"], "speculative_num_draft_tokens": 16})]},
+        "[dflash-block-differs]",
+    ),
+    "argument-rule-of-a-default": (
+        {"sglang_default_args": {"nnodes": 3}},
+        "sglang_default_args: tp_size 2 x pp_size 1 cannot be split over nnodes 3",
+    ),
     "no-wheelhouse": ({"sglang_wheelhouse": "/srv/none"}, "sglang_wheelhouse '/srv/none' is no folder on this host"),
     "wrong-version": ({"sglang_version": "0.5.12"}, "lists sglang==0.5.23+standin, but sglang_version is '0.5.12'"),
     "model-absent": (

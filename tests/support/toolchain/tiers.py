@@ -125,9 +125,18 @@ def unit(*, seed: int) -> list[Step]:
 def integration(*, seed: int) -> list[Step]:
     """Return the steps of `make test-integration`: one for each folder, since each has lab hosts of its own."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
+    # Asks the real engine on this machine: no lab host, but the wheelhouse and the models.
+    others = {"preflight": ("environment", "cpu-engine models")}
     folders = sorted({file.relative_to(ROOT).parent for file in (ROOT / "tests" / "integration").rglob("test_*.py")})
     return [
-        _pytest(f"integration {folder.name}", str(folder), "--durations=10", seed=seed, needs=lab) for folder in folders
+        _pytest(
+            f"integration {folder.name}",
+            str(folder),
+            "--durations=10",
+            seed=seed,
+            needs=others.get(folder.name, lab),
+        )
+        for folder in folders
     ]
 
 

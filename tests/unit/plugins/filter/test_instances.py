@@ -58,3 +58,33 @@ def test_documentation_is_the_specification(module: str) -> None:
         }
 
     assert described(yaml.safe_load(found.DOCUMENTATION)["options"]) == described(found.ARGUMENT_SPEC)
+
+
+def test_checks_hold_no_secret_and_say_where_arguments_come_from() -> None:
+    instances = [
+        {
+            "name": "a",
+            "model_path": "/models/a",
+            "api_key": "planted-91ab77",
+            "gpus": [0],
+            "args": {"tp": 2},
+            "env": {"HF_TOKEN": "hf_planted_91ab77", "X": "1"},
+        }
+    ]
+    options = {"version": "0.5.23", "engine": ENGINE, "default_args": {"enable_metrics": True, "tp_size": 1}}
+    resolved = FILTERS["sglang_instances"](instances, gpu_profile="rtx_pro_6000", **options)
+    (check,) = FILTERS["sglang_checks"](resolved)
+    assert "planted" not in str(check)
+    assert (check["has_key"], check["gpus"], check["unit"]) == (True, ["0"], "sglang-a.service")
+    assert check["environment"]["X"] == "1"
+    assert check["argv"] == resolved[0]["argv"]
+    assert check["origins"] == {
+        "cuda_graph_backend_prefill": "GPU profile 'rtx_pro_6000'",
+        "enable_metrics": "sglang_default_args",
+        "host": "sglang_instances[0] (a): host",
+        "model_path": "sglang_instances[0] (a): model_path",
+        "port": "sglang_instances[0] (a): port",
+        "served_model_name": "sglang_instances[0] (a): served_model_name",
+        "tp_size": "sglang_instances[0] (a): args",
+        "uvicorn_access_log_exclude_prefixes": "the role's defaults",
+    }

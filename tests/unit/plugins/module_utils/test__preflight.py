@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import typing as t
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._preflight import (
     HostView,
+    InstanceCheck,
     PathCheck,
     PortCheck,
     PreflightRequest,
@@ -38,6 +40,7 @@ class FakeHost:
             "nvidia-smi": (127, "", "No such file"),
             "/usr/bin/python3": (0, "3.11.2\n", ""),
             "systemctl show": (0, "LoadState=loaded\nControlGroup=/system.slice/sglang-a.service\n", ""),
+            "systemd-detect-virt": (1, "none\n", ""),
             "systemctl list-unit-files": (0, "nvidia-persistenced.service enabled enabled\n", ""),
         }
 
@@ -260,3 +263,197 @@ def test_all_faults_at_once(fake: FakeHost, tmp_path: Path) -> None:
     result = look(fake, request)
     assert len(result.errors) == 4
     assert result.facts["user_exists"] is False
+
+
+# --- instances ----------------------------------------------------------------------------------------------------------------
+
+PROFILES = Path(__file__).resolve().parents[3] / "support/stand_in/src/sglang/stand_in/profiles"
+UNIT = "sglang-a.service"
+
+
+def asker(release: str = "0.5.23", **more: t.Any) -> t.Callable[..., t.Any]:
+    """What makes a runner that answers as the engine of a release does, with its recorded parser."""
+    actions = json.loads((PROFILES / release / "arguments.json").read_text())
+    text = "noise\nspecdec-parser:" + json.dumps({"actions": actions, "algorithms": ["DFLASH", "NGRAM"], **more})
+    return lambda **_options: lambda _argv: (0, text, "")
+
+
+class TestInstances:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        engine = tmp_path / "engines/0.5.23-abc"
+        (engine / "bin").mkdir(parents=True)
+        (engine / "bin/python").touch(0o755)
+        (engine / "engine.json").write_text('{"format": 1}')
+        for name, content in (
+            ("target", {"text_config": {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_hidden_layers": 61}}),
+            ("draft", {"block_size": 8, "num_hidden_layers": 5}),
+        ):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "config.json").write_text(json.dumps(content))
+            (tmp_path / name / "model-1.safetensors").write_bytes(b"x" * 64)
+            size = 577 * 2**30 if name == "target" else 6 * 2**30
+            (tmp_path / name / "model.safetensors.index.json").write_text(
+                json.dumps({"metadata": {"total_size": size}, "weight_map": {"x": "model-1.safetensors"}})
+            )
+        return tmp_path
+
+    @pytest.fixture
+    def eight(self, fake: FakeHost) -> FakeHost:
+        rows = [
+            f"{n}, GPU-{n}, NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887, 00000000:0{n}:00.0, 580.95.05, 12.0"
+            for n in range(8)
+        ]
+        fake.answers["nvidia-smi"] = (0, "\n".join(rows) + "\n", "")
+        return fake
+
+    def look(
+        self,
+        fake: FakeHost,
+        root: Path,
+        *words: str,
+        version: str = "0.5.23",
+        make_runner: t.Any = None,
+        engine: str = "0.5.23-abc",
+        **changes: t.Any,
+    ) -> PreflightResult:
+        argv = (
+            "/e/bin/python",
+            "-m",
+            "sglang.launch_server",
+            "--model-path",
+            str(root / "target"),
+            "--tp-size",
+            "8",
+            *words,
+        )
+        values: dict[str, t.Any] = {
+            "name": "a",
+            "unit": UNIT,
+            "argv": argv,
+            "origins": {"tp_size": "sglang_instances[0] (a): args"},
+            "model_path": str(root / "target"),
+            **changes,
+        }
+        request = PreflightRequest(
+            version=version,
+            python="/usr/bin/python3",
+            user="nobody-of-that-name",
+            root=str(root),
+            engine=str(root / "engines" / engine),
+            instances=(InstanceCheck(**values),),
+        )
+        view = {"make_runner": make_runner or asker(version), "which": lambda name, **_path: name}
+        return look(fake, request, shared_memory=2**33, proc=str(root), **view)
+
+    def test_fits(self, eight: FakeHost, root: Path) -> None:
+        result = self.look(eight, root, "--disable-cuda-graph", "--mem-fraction-static", "0.85")
+        assert result.errors == []
+        (verdict,) = result.instances
+        assert verdict["name"] == "a"
+        assert verdict["argv"][-1] == "0.85"
+        assert verdict["estimate"]["weights_gib"] == 72.12
+        assert verdict["estimate"]["fits"] is True
+        assert result.facts["parser"]["source"] == "engine"
+        assert result.facts["parser"]["arguments"] > 500
+        assert any("'disable_cuda_graph' is deprecated" in warning for warning in result.warnings)
+        assert self.look(eight, root).facts["parser"]["source"] == "cache"
+
+    def test_all_faults_of_arguments(self, eight: FakeHost, root: Path) -> None:
+        words = ("--tp-size", "x", "--cuda-graph-max-bs", "8", "--speculative-algorithm", "DFLASHY", "--dtype", "fp16")
+        result = self.look(eight, root, *words)
+        assert [error.partition(": '")[0] for error in result.errors[:2]] == [
+            "sglang_instances[0] (a): args",
+            "a: its command line",
+        ]
+        text = "\n".join(result.errors)
+        for part in (
+            "'tp_size' must be",
+            "use cuda_graph_max_bs_decode",
+            "none that this engine knows",
+            "'dtype' is 'fp16'",
+        ):
+            assert part in text
+        assert result.instances[0]["errors"] == result.errors
+
+    def test_the_weights_do_not_fit(self, eight: FakeHost, root: Path) -> None:
+        (error,) = self.look(eight, root, "--mem-fraction-static", "0.5").errors
+        assert error.startswith("a: the weights do not fit: weights 72.1 GiB, draft 0.0 GiB")
+
+    def test_little_room(self, eight: FakeHost, root: Path) -> None:
+        result = self.look(eight, root, "--mem-fraction-static", "0.85", wanted_tokens=10**7)
+        assert result.errors == []
+        assert "10000000 are wanted at once" in "".join(result.warnings)
+
+    def test_fewer_gpus_than_ranks(self, eight: FakeHost, root: Path) -> None:
+        (error,) = self.look(eight, root, gpus=("0", "1", "GPU-2")).errors
+        assert "need 8 GPUs on this host, but the instance may use 3" in error
+
+    def test_a_model_that_is_not_complete(self, eight: FakeHost, root: Path) -> None:
+        (root / "target/model-1.safetensors").unlink()
+        (error,) = self.look(eight, root).errors
+        assert "its index names model-1.safetensors, which is not there or empty" in error
+
+    @pytest.mark.parametrize("running", [False, True])
+    def test_foreign_processes(self, eight: FakeHost, root: Path, running: bool) -> None:
+        eight.answers["nvidia-smi --query-compute-apps=pid,gpu_uuid,used_gpu_memory"] = (0, "4242, GPU-3, 40960\n", "")
+        if running:
+            eight.answers["systemctl show"] = (0, "LoadState=loaded\nActiveState=active\nMainPID=1\n", "")
+        result = self.look(eight, root)
+        text = (
+            "GPU 3 (NVIDIA RTX PRO 6000 Blackwell Server Edition): pid 4242 (not visible from here) holds 40960 MiB,"
+            " which a would have to do without"
+        )
+        if running:
+            assert result.errors == []
+            assert text in result.warnings
+        else:
+            assert result.errors == [f"{text}; stop it (it is never stopped for you), or choose other 'gpus'"]
+
+    def test_a_foreign_process_on_another_gpu(self, eight: FakeHost, root: Path) -> None:
+        eight.answers["nvidia-smi --query-compute-apps=pid,gpu_uuid,used_gpu_memory"] = (0, "4242, GPU-7, 40960\n", "")
+        result = self.look(eight, root, "--tp-size", "2", "--load-format", "dummy", gpus=("0", "1"), model_path="org/m")
+        assert result.errors == []
+
+    def test_the_driver_is_too_old(self, eight: FakeHost, root: Path) -> None:
+        eight.answers["nvidia-smi"] = (0, eight.answers["nvidia-smi"][1].replace("580.95.05", "570.86.15"), "")
+        (error,) = self.look(eight, root, make_runner=asker(torch_cuda="13.0")).errors
+        assert "the GPU driver 570.86.15 is too old for this engine, which is built for CUDA 13.0" in error
+
+    def test_an_engine_that_is_not_there_yet(self, fake: FakeHost, root: Path) -> None:
+        result = self.look(fake, root, "--zzz", "--nnodes", "3", engine="0.5.23-none")
+        assert result.facts["parser"]["source"] == ""
+        # What needs no parser is told all the same.
+        assert [error.rpartition("[")[2] for error in result.errors] == ["nodes-divide]", "nodes-need-address]"]
+
+    def test_an_engine_that_does_not_answer(self, fake: FakeHost, root: Path) -> None:
+        def make_runner(**_options: t.Any) -> t.Any:
+            return lambda _argv: (1, "", "Traceback\nImportError: libcuda.so.1: cannot open shared object file\n")
+
+        result = self.look(fake, root, make_runner=make_runner)
+        assert result.errors == []
+        assert "ImportError: libcuda.so.1" in result.warnings[0]
+
+    def test_keys_need_a_file_for_them(self, fake: FakeHost, root: Path) -> None:
+        result = self.look(fake, root, version="0.4.6", has_key=True)
+        assert result.errors == ["a: SGLang 0.4.6 has no 'config', so keys cannot be given to it; use a newer release"]
+
+    def test_ngram_needs_a_compiler(self, fake: FakeHost, root: Path) -> None:
+        words = ("--speculative-algorithm", "NGRAM", "--device", "cpu")
+        assert self.look(fake, root, *words).errors == []
+        request_view = {"which": lambda _name, **_path: None}
+        argv = ("--model-path", "/m", *words)
+        request = PreflightRequest(
+            version="0.5.23", python="/usr/bin/python3", root=str(root), engine=str(root / "engines/0.5.23-abc"),
+            instances=(InstanceCheck(name="a", unit=UNIT, argv=argv),),
+        )  # fmt: skip
+        (error,) = look(fake, request, make_runner=asker(), **request_view).errors
+        assert error.startswith("a: NGRAM compiles a library at its first start")
+
+    def test_secrets_are_in_no_result(self, eight: FakeHost, root: Path) -> None:
+        result = self.look(eight, root, "--ssl-keyfile-password", "planted-91ab77", "--api-key=planted-91ab78", "--zzz")
+        assert "planted" not in json.dumps(dataclasses.asdict(result))
+
+    def test_a_container(self, eight: FakeHost, root: Path) -> None:
+        eight.answers["systemd-detect-virt"] = (0, "podman\n", "")
+        assert any("this host is a container (podman)" in warning for warning in self.look(eight, root).warnings)

@@ -141,6 +141,12 @@ _ACTIONS: dict[str, Any] = {
 def build_parser(profile: Profile) -> argparse.ArgumentParser:
     """The real release's parser, flag by flag."""
     parser = argparse.ArgumentParser(prog=profile.traits["prog"])
+    add_arguments(parser, profile)
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser, profile: Profile) -> None:
+    """Add the flags of the release to a parser."""
     for entry in profile.load("arguments.json"):
         if entry["action"] == "_HelpAction":
             continue
@@ -166,7 +172,6 @@ def build_parser(profile: Profile) -> argparse.ArgumentParser:
             if entry.get("choices") is not None:
                 options["choices"] = entry["choices"]
         parser.add_argument(*flags, **options)
-    return parser
 
 
 def read_yaml(text: str, origin: str) -> Any:
