@@ -285,20 +285,22 @@ _LOG_ROWS = (
     ),
     _row(
         "F36",
-        "host_out_of_memory",
+        "scheduler_killed",
         ("scheduler died during initialization",),
-        "a scheduler was killed (SIGKILL) while it started: mostly the kernel's OOM killer",
-        "Give the host more memory, or load with fewer threads{fewer_loader_threads}; see the kernel's log.",
+        "a scheduler was killed (SIGKILL) while it started, and no OOM killer is seen in the kernel's log",
+        "Find out who sends SIGKILL. If the host or a container around it is short of memory: give it more, or load with fewer "
+        "threads{fewer_loader_threads}.",
         "entrypoints/engine.py:2003",
         pattern=r"scheduler died during initialization \(exit code: -9\)",
         level=SYMPTOM,
     ),
     _row(
         "F36-older",
-        "host_out_of_memory",
+        "scheduler_killed",
         ("Exit code: -9",),
-        "a scheduler was killed (SIGKILL) while it started: mostly the kernel's OOM killer",
-        "Give the host more memory, or load with fewer threads{fewer_loader_threads}; see the kernel's log.",
+        "a scheduler was killed (SIGKILL) while it started, and no OOM killer is seen in the kernel's log",
+        "Find out who sends SIGKILL. If the host or a container around it is short of memory: give it more, or load with fewer "
+        "threads{fewer_loader_threads}.",
         "entrypoints/engine.py:592 of 0.4.6, :900 of 0.5.9",
         pattern=r"^Exit code: -9$",
         level=SYMPTOM,

@@ -334,7 +334,7 @@ SIGNALS = (
             id=f"{name}-{moment}",
             what=f"{process} is killed while {'it loads' if moment == 'loading' else 'the wait goes on'}",
             environment=_SLOW if moment == "loading" else {},
-            cause="host_out_of_memory" if (name, moment) == ("scheduler", "loading") else "child_died",
+            cause="scheduler_killed" if (name, moment) == ("scheduler", "loading") else "child_died",
             actions=(
                 Action(
                     "truth:step_begin" if moment == "loading" else "truth:ready",
