@@ -186,7 +186,10 @@ EVIDENCE = "/var/lib/specdec/sglang/evidence/sglang-y.service"
 @pytest.mark.parametrize(
     ("archives", "note"),
     [
-        ([f"{EVIDENCE}/20260701T101500Z-hung-{INVOCATION}.tar.gz"], "loading_weights; was hung at 2026-07-01 10:15 UTC"),
+        (
+            [f"{EVIDENCE}/20260701T101500Z-hung-{INVOCATION}.tar.gz"],
+            "loading_weights; was hung at 2026-07-01 10:15 UTC",
+        ),
         (
             [
                 f"{EVIDENCE}/20260701T111500Z-timeout-{INVOCATION}.tar.gz",
