@@ -56,6 +56,12 @@ ROWS: dict[str, tuple[dict[str, t.Any], str]] = {
     "one-per-gpu": ({"sglang_instances": [instance(one_per_gpu=True)]}, "one_per_gpu: True is not available yet"),
     "runtime": ({"sglang_runtime": "docker"}, "sglang_runtime: 'docker' is not available yet"),
     "rollback": ({"sglang_rollback": True}, "sglang_rollback: is not available yet"),
+    "wait-none": ({"sglang_ready_timeout": "0"}, "sglang_ready_timeout '0' must be a number of seconds above 0"),
+    "wait-stall": (
+        {"sglang_ready_stall_timeout": "61"},
+        "sglang_ready_stall_timeout 61 is above sglang_ready_timeout 60",
+    ),
+    "wait-stable": ({"sglang_ready_stable_for": 60}, "sglang_ready_stable_for 60 is not below sglang_ready_timeout 60"),
     "profile": ({"sglang_gpu_profile": "b30"}, "did you mean 'b300'?"),
     "argument-rule": (
         {"sglang_instances": [instance(args={**instance()["args"], "speculative_num_draft_tokens": 16})]},
