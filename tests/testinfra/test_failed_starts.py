@@ -48,6 +48,8 @@ def changed(host: Host, instance: Instance, change: t.Callable[[str], str]) -> t
 @pytest.fixture(autouse=True)
 def as_deployed(host: Host, instance: Instance, run: Run) -> t.Iterator[None]:
     """What every remedy here amounts to: without the fault, the same unit gets ready."""
+    if "stand-in" in model_path(host, instance):
+        pytest.skip("the stand-in reads no weights and has no CPU to refuse: these starts need the real engine")
     yield
     answer = run(restart_task(instance), ready_task(instance, timeout=TIMEOUT_S))
     assert answer["ready"], answer.get("msg")

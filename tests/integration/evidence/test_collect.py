@@ -23,8 +23,7 @@ TOKEN = "planted-hugging-face-token"
 @pytest.fixture
 def deployment(evidence_host: Host, tmp_path: Path) -> t.Iterator[Deployment]:
     broken = instance("broken", 32200, api_key=KEY)
-    broken["args"] = {**broken["args"], "no_such_flag": True}
-    broken["env"] = {**broken["env"], "HF_TOKEN": TOKEN}
+    broken["env"] = {**broken["env"], "HF_TOKEN": TOKEN, "STAND_IN_FAULT": "oom-load-target"}
     made = Deployment(evidence_host, tmp_path, variables={**VARIABLES, "sglang_instances": [broken]})
     made.hosts = {"crashing": {}, "well": {"sglang_instances": [instance("well", 32201)]}}
     yield made
@@ -58,14 +57,12 @@ def test_a_crash_is_collected_for_a_bug_report(deployment: Deployment, evidence_
     (path,) = (tmp_path / "newest").iterdir()
     assert str(path) in play.output
     assert "No failed start of well has left evidence on well." in play.output
-    assert "argument_error" in play.output
+    assert "gpu_out_of_memory" in play.output
     files = contents(path)
     root = path.name.removesuffix(".tar.gz")
     assert all(name.startswith((f"{root}/crashing/sglang-broken.service/", f"{root}/index.txt")) for name in files)
     assert len([name for name in files if name.endswith("/verdict.json")]) == 1
-    assert any(
-        "unrecognized arguments: --no-such-flag" in text for name, text in files.items() if name.endswith("journal.txt")
-    )
+    assert any("CUDA out of memory" in text for name, text in files.items() if name.endswith("journal.txt"))
     everything = "\n".join([*files, *files.values(), play.output, failed.output])
     assert KEY not in everything
     assert TOKEN not in everything

@@ -128,7 +128,7 @@ def integration(*, seed: int) -> list[Step]:
     # Asks the real engine on this machine: no lab host, but the wheelhouse and the models.
     others = {"preflight": ("environment", "cpu-engine models")}
     folders = sorted({file.relative_to(ROOT).parent for file in (ROOT / "tests" / "integration").rglob("test_*.py")})
-    return [
+    steps = [
         _pytest(
             f"integration {folder.name}",
             str(folder),
@@ -138,6 +138,8 @@ def integration(*, seed: int) -> list[Step]:
         )
         for folder in folders
     ]
+    # Hundreds of starts, each with a wait beside it: long on a busy machine.
+    return [dataclasses.replace(step, limit_s=2400) for step in steps]
 
 
 def long(*, seed: int) -> list[Step]:
