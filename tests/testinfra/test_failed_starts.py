@@ -42,6 +42,8 @@ def changed(host: Host, instance: Instance, change: t.Callable[[str], str]) -> t
     try:
         yield
     finally:
+        # A server that could not bind its port polls the other one for two minutes, whatever it is told.
+        host.run("systemctl kill --signal=KILL %s", instance.unit)
         host.check_output(f"rm -r {folder}; systemctl daemon-reload; systemctl reset-failed %s", instance.unit)
 
 
