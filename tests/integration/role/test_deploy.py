@@ -165,11 +165,11 @@ def test_a_run_that_ended_before_the_restart_heals_itself(clean: Deployment) -> 
 
 def test_a_configuration_that_crashes_is_stopped_and_explained(clean: Deployment) -> None:
     bad = instance()
-    bad["args"] = {**bad["args"], "no_such_flag": True}
+    bad["env"] = {**bad["env"], "STAND_IN_FAULT": "oom-load-target"}
     clean.variables["sglang_instances"] = [bad]
     play = clean.play()
     assert play.returncode != 0
-    assert "--no-such-flag" in play.failure("role")
+    assert "gpu_out_of_memory" in play.failure("role")
     assert "crashed" in play.failure("role")
     assert clean.state() in ("inactive", "failed")
     # systemd does not try it again.
