@@ -101,8 +101,8 @@ def _read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def read_process(pid: int, *, proc: str = PROC) -> Process | None:
-    """The process with this pid, or None if there is none (any more)."""
+def _read_stat(pid: int, proc: str, *, least: int) -> tuple[str, list[bytes]] | None:
+    """Name and fields of proc(5)'s stat, from the third (the state) on; None if there are not ``least`` or no process."""
     try:
         stat = _read_bytes(f"{proc}/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
@@ -110,8 +110,17 @@ def read_process(pid: int, *, proc: str = PROC) -> Process | None:
     # The name stands in parentheses and may hold spaces and parentheses itself: the last ")" ends it.
     opening, closing = stat.find(b"("), stat.rfind(b")")
     fields = stat[closing + 1 :].split()
-    if opening < 0 or closing < opening or len(fields) < 20:
+    if opening < 0 or closing < opening or len(fields) < least:
         return None
+    return stat[opening + 1 : closing].decode("utf-8", "replace"), fields
+
+
+def read_process(pid: int, *, proc: str = PROC) -> Process | None:
+    """The process with this pid, or None if there is none (any more)."""
+    stat = _read_stat(pid, proc, least=20)
+    if stat is None:
+        return None
+    comm, fields = stat
     try:
         raw = _read_bytes(f"{proc}/{pid}/cmdline")
     except (FileNotFoundError, ProcessLookupError):
@@ -125,7 +134,7 @@ def read_process(pid: int, *, proc: str = PROC) -> Process | None:
             ppid=int(fields[1]),
             state=fields[0].decode("ascii", "replace"),
             start_ticks=int(fields[19]),
-            comm=stat[opening + 1 : closing].decode("utf-8", "replace"),
+            comm=comm,
             cmdline=tuple(word.decode("utf-8", "replace") for word in words),
         )
     except ValueError:
@@ -152,19 +161,15 @@ class Usage:
 
 def read_usage(pid: int, *, proc: str = PROC) -> Usage | None:
     """What the process with this pid has used, or None if there is none (any more). Two small files: cheap."""
-    try:
-        stat = _read_bytes(f"{proc}/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError):
+    stat = _read_stat(pid, proc, least=22)
+    if stat is None:
         return None
-    opening, closing = stat.find(b"("), stat.rfind(b")")
-    fields = stat[closing + 1 :].split()
-    if opening < 0 or closing < opening or len(fields) < 22:
-        return None
+    comm, fields = stat
     try:
         return Usage(
             pid=pid,
             start_ticks=int(fields[19]),
-            comm=stat[opening + 1 : closing].decode("utf-8", "replace"),
+            comm=comm,
             state=fields[0].decode("ascii", "replace"),
             cpu_ticks=int(fields[11]) + int(fields[12]),
             children_ticks=int(fields[13]) + int(fields[14]),
