@@ -128,18 +128,19 @@ def integration(*, seed: int) -> list[Step]:
     # Asks the real engine on this machine: no lab host, but the wheelhouse and the models.
     others = {"preflight": ("environment", "cpu-engine models")}
     folders = sorted({file.relative_to(ROOT).parent for file in (ROOT / "tests" / "integration").rglob("test_*.py")})
-    steps = [
-        _pytest(
-            f"integration {folder.name}",
-            str(folder),
-            "--durations=10",
-            seed=seed,
-            needs=others.get(folder.name, lab),
+    return [
+        dataclasses.replace(
+            _pytest(
+                f"integration {folder.name}",
+                str(folder),
+                "--durations=10",
+                seed=seed,
+                needs=others.get(folder.name, lab),
+            ),
+            limit_s=2400,  # hundreds of starts, each with a wait beside it: long on a busy machine
         )
         for folder in folders
     ]
-    # Hundreds of starts, each with a wait beside it: long on a busy machine.
-    return [dataclasses.replace(step, limit_s=2400) for step in steps]
 
 
 def long(*, seed: int) -> list[Step]:
