@@ -27,6 +27,14 @@ def pytest_report_header() -> str:
     return f"seed: {SEED} (repeat with SPECDEC_SEED={SEED})"
 
 
+def pytest_sessionfinish() -> None:
+    """Leave no lab hosts where many sessions follow each other; a person keeps them for the next run."""
+    # Who did not import it made no hosts, and may run on a Python that it is not made for.
+    client = sys.modules.get("ansible_collections.specdec.serving.tests.support.lab.client")
+    if client is not None and os.environ.get("SPECDEC_REMOVE_HOSTS"):
+        client.remove_made()
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> str:
     """A seed for this test alone: the run's seed and the test's name, so that choosing tests does not change it."""

@@ -14,11 +14,12 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.specdec.serving.plugins.plugin_utils import _client
-from ansible_collections.specdec.serving.plugins.plugin_utils._parent import end_with_parent
+from ansible_collections.specdec.serving.plugins.plugin_utils._kept_claim import claim_keeper
+from ansible_collections.specdec.serving.plugins.plugin_utils._parent import ansible_pid, end_with_parent, is_abandoned
 from ansible_collections.specdec.serving.plugins.plugin_utils._slices import (
     SliceLoop,
     forks_warning,
-    keepalive_arguments,
+    keep_alive,
     plain,
     progress_line,
     remaining,
@@ -43,10 +44,12 @@ class ActionModule(ActionBase):
         width = max(map(len, batch), default=0)
         watches = not self._task.check_mode and truth(arguments.get("wait", True))
 
+        given = {name: value for name, value in arguments.items() if name != "claim"}
+
         def execute(extra: dict[str, t.Any]) -> dict[str, t.Any]:
             answer: dict[str, t.Any] = self._execute_module(
                 module_name="specdec.serving.sglang_ready",
-                module_args={**arguments, **extra},
+                module_args={**given, **extra},
                 task_vars=task_vars,
             )
             return answer
@@ -54,6 +57,10 @@ class ActionModule(ActionBase):
         def complain(text: str) -> None:
             display.display(f"{host:<{width}} | {text}", color="dark gray")
 
+        try:
+            keep = claim_keeper(arguments.get("claim"), host=host, parent=ansible_pid())
+        except ValueError as error:
+            raise AnsibleActionFail(str(error)) from error
         loop = SliceLoop(
             arguments=arguments,
             check_mode=bool(self._task.check_mode),
@@ -63,14 +70,15 @@ class ActionModule(ActionBase):
             complain=complain,
             monotonic=time.monotonic,
             sleep=time.sleep,
-            parent=os.getppid,
+            abandoned=is_abandoned,
+            keep=keep,
         )
         try:
             if arguments.get("client_url"):
                 _client.require()
             if watches:
-                end_with_parent(os.getppid())
-                self._keep_alive()
+                end_with_parent()
+                keep_alive(self._connection)
                 warning = forks_warning(len(batch), int(variables.get("ansible_forks") or len(batch)))
                 if warning:
                     # The same words for every host, so that Ansible shows them once.
@@ -82,17 +90,6 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(str(error)) from error
         result.update(answer)
         return result
-
-    def _keep_alive(self) -> None:
-        """Let ssh notice a host that no longer answers, unless it was told how."""
-        if getattr(self._connection, "transport", "") != "ssh":
-            return
-        given = [
-            str(self._connection.get_option(name) or "") for name in ("ssh_args", "ssh_common_args", "ssh_extra_args")
-        ]
-        added = keepalive_arguments(" ".join(given))
-        if added:
-            self._connection.set_option("ssh_common_args", f"{given[1]} {added}".strip())
 
     def _check_client(
         self,

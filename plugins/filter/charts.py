@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.plugin_utils._charts import startup_chart, status_table
+from ansible_collections.specdec.serving.plugins.plugin_utils._charts import startup_chart, status_table, work_text
 
 
 class FilterModule:
-    """``startup_chart`` and ``status_table``; documented in the YAML files of their names."""
+    """``startup_chart``, ``status_table`` and ``work_text``; documented in the YAML files of their names."""
 
     def filters(self) -> dict[str, t.Callable[..., str]]:
-        return {"startup_chart": startup_chart, "status_table": status_table}
+        return {"startup_chart": startup_chart, "status_table": status_table, "work_text": work_text}

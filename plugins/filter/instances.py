@@ -9,11 +9,12 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
+from ansible_collections.specdec.serving.plugins.plugin_utils._drift import server_options
+from ansible_collections.specdec.serving.plugins.plugin_utils._instance_host import resolve_engine
+from ansible_collections.specdec.serving.plugins.plugin_utils._instance_values import InstancesError
 from ansible_collections.specdec.serving.plugins.plugin_utils._instances import (
-    InstancesError,
     instance_secrets,
     preflight_options,
-    resolve_engine,
     resolve_instances,
     unit_options,
 )
@@ -34,7 +35,7 @@ def _explained(function: t.Callable[..., _Result]) -> t.Callable[..., _Result]:
 
 
 class FilterModule:
-    """``sglang_checks``, ``sglang_engine``, ``sglang_instances``, ``sglang_secrets``, ``sglang_units``; documented in the YAML files of their names."""
+    """What the role's variables become; each is documented in the YAML file of its name."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         return {
@@ -42,5 +43,6 @@ class FilterModule:
             "sglang_engine": _explained(resolve_engine),
             "sglang_instances": _explained(resolve_instances),
             "sglang_secrets": _explained(instance_secrets),
+            "sglang_servers": server_options,
             "sglang_units": _explained(unit_options),
         }

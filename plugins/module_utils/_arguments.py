@@ -20,8 +20,9 @@ import typing as t
 from ansible_collections.specdec.serving.plugins.module_utils._engine_parser import EngineParser, ParserAction
 from ansible_collections.specdec.serving.plugins.module_utils._redact import MASK, SECRET_ARGUMENTS
 from ansible_collections.specdec.serving.plugins.module_utils._releases import argument_history
+from ansible_collections.specdec.serving.plugins.module_utils._server_args import OWNED_ARGS, canonical_dest
 
-__all__ = ("ArgumentsCheck", "check_words", "human_readable_int", "shown")
+__all__ = ("ArgumentsCheck", "Flag", "check_words", "human_readable_int", "shown", "split_flags")
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)")
@@ -111,7 +112,7 @@ def shown(dest: str, value: t.Any) -> str:
 
 
 @dataclasses.dataclass
-class _Group:
+class Flag:
     """One flag with the words that follow it; ``joined``: ``--flag=value``."""
 
     flag: str
@@ -119,9 +120,9 @@ class _Group:
     joined: bool = False
 
 
-def _groups(words: t.Sequence[str]) -> tuple[list[_Group], list[str]]:
+def split_flags(words: t.Sequence[str]) -> tuple[list[Flag], list[str]]:
     """Split a command line as argparse does; the second are words that belong to no flag."""
-    groups: list[_Group] = []
+    groups: list[Flag] = []
     stray: list[str] = []
     for word in words:
         if (
@@ -131,7 +132,7 @@ def _groups(words: t.Sequence[str]) -> tuple[list[_Group], list[str]]:
             and " " not in word.partition("=")[0]
         ):
             flag, equals, value = word.partition("=")
-            groups.append(_Group(flag, [value] if equals else [], bool(equals)))
+            groups.append(Flag(flag, [value] if equals else [], bool(equals)))
         elif groups:
             groups[-1].words.append(word)
         else:
@@ -169,7 +170,7 @@ def _unknown(flag: str, candidates: t.Sequence[str], parser: EngineParser, versi
     return f"{text}; did you mean {near!r}?" if near else f"{text}; write one of them in full" if candidates else text
 
 
-def _look_up(group: _Group, parser: EngineParser) -> tuple[ParserAction | None, list[str]]:
+def _look_up(group: Flag, parser: EngineParser) -> tuple[ParserAction | None, list[str]]:
     """The action of a flag, and the flags that it could be an abbreviation of."""
     known = parser.by_flag
     if group.flag in known:
@@ -180,7 +181,7 @@ def _look_up(group: _Group, parser: EngineParser) -> tuple[ParserAction | None, 
     return (known[candidates[0]] if len(candidates) == 1 else None), candidates
 
 
-def _count_error(action: ParserAction, group: _Group) -> str:
+def _count_error(action: ParserAction, group: Flag) -> str:
     """What argparse says of the number of words, in the words of the mapping; '' = right."""
     count = len(group.words)
     given = ", ".join(shown(action.dest, word) for word in group.words[:4])
@@ -217,7 +218,7 @@ def _converted(action: ParserAction, word: str) -> tuple[t.Any, str]:
     return value, ""
 
 
-def _value(action: ParserAction, group: _Group) -> tuple[t.Any, str]:
+def _value(action: ParserAction, group: Flag) -> tuple[t.Any, str]:
     """The value that the action stores, and what is wrong ('' = nothing)."""
     problem = _count_error(action, group) if action.known else ""
     if problem:
@@ -245,7 +246,7 @@ def check_words(
     :returns: every fault that was found; without any, ``values`` are what the server would start to resolve.
     """
     result = ArgumentsCheck(values={action.dest: action.default for action in parser.actions})
-    groups, stray = _groups(words)
+    groups, stray = split_flags(words)
     result.errors.extend(f"{origin('')}: {word!r} belongs to no argument" for word in stray)
     for group in groups:
         action, candidates = _look_up(group, parser)
@@ -255,6 +256,12 @@ def check_words(
             result.unknown[_name(group.flag)] = group.words[0] if len(group.words) == 1 else list(group.words) or True
             continue
         name = _name(group.flag)
+        owned = canonical_dest(action.dest)
+        if candidates and owned in OWNED_ARGS:
+            result.errors.append(
+                f"{where}: {name!r} is an abbreviation of {_name(candidates[0])!r}, which belongs to the role: {OWNED_ARGS[owned]}"
+            )
+            continue
         if candidates:
             result.warnings.append(
                 f"{where}: {name!r} is taken as an abbreviation of {_name(candidates[0])!r}; write it in full, since a release"

@@ -21,7 +21,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import
     KernelLine,
     kernel_faults,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._releases import flags
+from ansible_collections.specdec.serving.plugins.module_utils._releases import advises_what_is_set, flags
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import (
     CAUSE,
     CERTAIN,
@@ -278,11 +278,13 @@ def diagnose(
     release: str = "",
     gpus: t.Mapping[str, str] | None = None,
     ended: bool = True,
+    arguments: t.Mapping[str, t.Any] | None = None,
 ) -> Diagnosis:
     """Why this start failed.
 
     `log` is the invocation's log, `unit` its state now, `kernel` the kernel's lines since it started, `release` the installed
-    SGLang ("" = unknown: remedies are spelled for the newest), `gpus` the names of the GPUs by PCI address. With
+    SGLang ("" = unknown: remedies are spelled for the newest), `gpus` the names of the GPUs by PCI address, `arguments` what the
+    server was started with, by dest: a remedy does not advise what is set already. With
     `ended=False` the process still lives and nothing more came: then only what the log says counts.
 
     `cause` is "" when nothing tells more than that it ended.
@@ -318,13 +320,15 @@ def diagnose(
     if row is None:
         return Diagnosis("", "exception", _unknown(best), "", "error", "traceback", best.rank, evidence, warnings)
     summary = _fill(row.summary, best.match, release)
+    known = row.otherwise and advises_what_is_set(row.remedy, arguments or {})
+    remedy = row.otherwise if known else row.remedy
     if row.where not in ("exit", "last"):
         summary += (f" on {best.rank}" if best.rank else "") + ("" if _quoted(best) else f": {_short(best.line)}")
     return Diagnosis(
         id=row.id,
         cause=row.cause,
         summary=summary,
-        remedy=_fill(row.remedy, best.match, release),
+        remedy=_fill(remedy, best.match, release),
         severity=row.severity,
         source=row.source,
         rank=best.rank,

@@ -21,6 +21,8 @@ import time
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._engine_parser import cache_path
+from ansible_collections.specdec.serving.plugins.module_utils._files import write_file
+from ansible_collections.specdec.serving.plugins.module_utils._known_good import named_by_records
 from ansible_collections.specdec.serving.plugins.module_utils._redact import mask_command
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
@@ -33,6 +35,7 @@ __all__ = (
     "complete_engines",
     "ensure_engine",
     "locked_version",
+    "pip_environment",
     "read_engine",
 )
 
@@ -62,6 +65,8 @@ class EngineRequest:
     requirements: tuple[str, ...] = ()
     index_url: str = ""
     keep: int = 3
+    #: Holds the known-good records; '' = there are none.
+    state_dir: str = ""
 
 
 @dataclasses.dataclass
@@ -159,6 +164,14 @@ def _remove_tree(path: str) -> None:
         shutil.rmtree(path)
 
 
+def pip_environment(request: EngineRequest) -> dict[str, str]:
+    """What steers pip. The URL of an index may hold a password, and everybody on the host can read a command line."""
+    if request.wheelhouse:
+        # It must not read the login's or the host's settings where a wheelhouse says everything.
+        return {"PIP_CONFIG_FILE": "/dev/null"}
+    return {"PIP_INDEX_URL": request.index_url} if request.index_url else {}
+
+
 def _install(request: EngineRequest, runner: Runner, clock: t.Callable[[], float]) -> str:
     started = clock()
     _run(runner, [request.python, "-m", "venv", request.path], "making the venv")
@@ -175,7 +188,6 @@ def _install(request: EngineRequest, runner: Runner, clock: t.Callable[[], float
         lock = f"{request.wheelhouse}/{LOCK_FILE}"
         pip += ["--no-index", "--no-deps", "--find-links", request.wheelhouse, "--requirement", lock]
     else:
-        pip += ["--index-url", request.index_url] if request.index_url else []
         pip += ["--", *request.requirements]
     _run(runner, pip, "installing SGLang")
     version = _run(
@@ -195,15 +207,9 @@ def _install(request: EngineRequest, runner: Runner, clock: t.Callable[[], float
         "version": version,
         "wheelhouse": request.wheelhouse,
     }
-    temporary = f"{request.path}/.{_MARKER}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        # What pip wrote must be on the disk before the file that says it is complete.
-        os.sync()
-        os.fsync(file.fileno())
-    os.rename(temporary, f"{request.path}/{_MARKER}")
+    # What pip wrote must be on the disk before the file that says it is complete.
+    os.sync()
+    write_file(f"{request.path}/{_MARKER}", json.dumps(content, indent=1, sort_keys=True) + "\n", mode=0o644)
     return version
 
 
@@ -226,7 +232,7 @@ def _in_use(engines: str, unit_dir: str, proc: str) -> str:
 
 
 def _superfluous(request: EngineRequest, unit_dir: str, proc: str) -> list[str]:
-    """Complete engines beyond the newest ``keep``, except those that a unit or a process names."""
+    """Complete engines beyond the newest ``keep``, except those that a unit, a process or a known-good record names."""
     engines = os.path.dirname(request.path)
     with contextlib.suppress(FileNotFoundError):
         found = [
@@ -239,7 +245,8 @@ def _superfluous(request: EngineRequest, unit_dir: str, proc: str) -> list[str]:
         ]
         if older:
             used = _in_use(engines, unit_dir, proc)
-            return sorted(path for path in older if f"{path}/" not in used)
+            kept = named_by_records(request.state_dir) if request.state_dir else set()
+            return sorted(path for path in older if f"{path}/" not in used and path not in kept)
     return []
 
 

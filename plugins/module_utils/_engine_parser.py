@@ -24,6 +24,7 @@ import tempfile
 import typing as t
 import zipfile
 
+from ansible_collections.specdec.serving.plugins.module_utils._files import write_file
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
 
 __all__ = (
@@ -217,19 +218,7 @@ def _read_cache(path: str, identity: str) -> EngineParser | None:
 
 
 def _write_cache(path: str, identity: str, answer: t.Mapping[str, t.Any]) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f"{os.path.basename(path)}.", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"identity": identity, "answer": answer}, file)
-            file.write("\n")
-            os.fchmod(file.fileno(), 0o644)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    write_file(path, json.dumps({"identity": identity, "answer": answer}) + "\n", mode=0o644)
 
 
 def _names_in_fields(text: str) -> t.Iterator[tuple[str, ...]]:

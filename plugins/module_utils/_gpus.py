@@ -23,6 +23,7 @@ __all__ = [
     "GpuState",
     "GpuView",
     "GpuWatch",
+    "Query",
     "find_nvidia_smi",
     "parse_apps",
     "parse_gpus",
@@ -111,7 +112,7 @@ def find_nvidia_smi() -> str | None:
     return shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=os.pathsep.join(_PLACES))
 
 
-class _Query:
+class Query:
     """One run of nvidia-smi in the background. Its answer goes to a file: a pipe that nobody reads could fill up."""
 
     def __init__(self, argv: Sequence[str], now: float) -> None:
@@ -153,7 +154,7 @@ class GpuWatch:
         *,
         clock: t.Callable[[], float],
         program: str | None,
-        start: t.Callable[[Sequence[str], float], t.Any] = _Query,
+        start: t.Callable[[Sequence[str], float], t.Any] = Query,
     ) -> None:
         self._clock = clock
         self._program = program

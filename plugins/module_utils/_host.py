@@ -21,10 +21,6 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
 
 
-class HangUp(Exception):
-    """Nobody reads our answer any more: the connection or the controller is gone."""
-
-
 @dataclasses.dataclass(frozen=True)
 class PortView:
     """Who listens on the port: ``owned`` True / False / None as in gate 2, ``owners`` for people."""
@@ -32,6 +28,8 @@ class PortView:
     listening: bool = False
     owned: bool | None = None
     owners: tuple[str, ...] = ()
+    #: The .socket units that systemd itself holds it for.
+    socket_units: tuple[str, ...] = ()
     source: str = ""
     #: Where the unit listens on that port, when that is not where it should.
     elsewhere: tuple[str, ...] = ()
@@ -147,4 +145,4 @@ class Host(Machine):
         """Wait for an event or ``seconds``; raises HangUp when nobody listens to us any more."""
 
 
-__all__ = ("HangUp", "Host", "PortView")
+__all__ = ("Host", "PortView")

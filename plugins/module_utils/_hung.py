@@ -150,7 +150,7 @@ class StallWatch:
             self._progress.hold(now)
         at = self._progress.sampled_at
         # A movement counts from the sample that shows it: for a short timeout they must be close.
-        every = min(_SAMPLE_S, self._shortest_s / 10) if self._shortest_s else _SAMPLE_S
+        every = min(_SAMPLE_S, self._shortest_s / 20) if self._shortest_s else _SAMPLE_S
         if at is not None and now - at < (_FRESH_S if fresh else every):
             return
         self._progress.sample(self._machine.samples(situation.unit), now, port_open=situation.port_open)

@@ -17,7 +17,7 @@ import re
 import struct
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._argument_rules import (
+from ansible_collections.specdec.serving.plugins.module_utils._argument_config import (
     Config,
     context_length_of,
     text_config,
@@ -145,7 +145,7 @@ def _weights(paths: t.Sequence[str], sizes: t.Mapping[str, int], total: int) -> 
                 totals[_kind(name)] += size
     except _Truncated:
         raise
-    except (AttributeError, KeyError, OSError, TypeError, ValueError, struct.error):
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, struct.error):
         totals = dict.fromkeys(totals, 0)
     if sum(totals.values()) and sum(totals.values()) >= 0.5 * total:
         return Weights(**totals, basis="headers")
@@ -164,7 +164,7 @@ def read_model(path: str) -> ModelFolder:
     except FileNotFoundError:
         # Other formats (GGUF, Mistral's) have none.
         return ModelFolder(path, problem="has no config.json")
-    except (OSError, ValueError) as exc:
+    except (OSError, RecursionError, ValueError) as exc:
         return ModelFolder(path, problem=f"has a config.json that cannot be read: {exc}")
     index = f"{path}/model.safetensors.index.json"
     total = 0
@@ -174,11 +174,11 @@ def read_model(path: str) -> ModelFolder:
         total = int((content.get("metadata") or {}).get("total_size") or 0)
     except FileNotFoundError:
         names = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
-    except (AttributeError, KeyError, OSError, TypeError, ValueError) as exc:
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as exc:
         return ModelFolder(path, config, problem=f"has a model.safetensors.index.json that cannot be read: {exc}")
     sizes: dict[str, int] = {}
     for name in names:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             sizes[name] = os.stat(f"{path}/{name}").st_size
     missing = tuple(name for name in names if not sizes.get(name))
     try:

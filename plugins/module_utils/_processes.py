@@ -219,19 +219,19 @@ def all_pids(*, proc: str = PROC) -> list[int]:
 
 
 def environ_of(
-    pid: int, names: Iterable[str] = ("INVOCATION_ID", "JOURNAL_STREAM"), *, proc: str = PROC
+    pid: int, names: Iterable[str] | None = ("INVOCATION_ID", "JOURNAL_STREAM"), *, proc: str = PROC
 ) -> dict[str, str]:
-    """The asked variables of a process' *initial* environment, those that are set.
+    """The asked variables of a process' *initial* environment, those that are set; with None all of them.
 
     Only the names asked for are ever decoded: the rest of an environment may hold secrets.
     Raises PermissionError for another user's process, ProcessLookupError or FileNotFoundError when it is gone.
     """
-    wanted = set(names)
+    wanted = None if names is None else set(names)
     found: dict[str, str] = {}
     for item in _read_bytes(f"{proc}/{pid}/environ").split(b"\0"):
         name, separator, value = item.partition(b"=")
         key = name.decode("utf-8", "replace")
-        if separator and key in wanted:
+        if separator and (wanted is None or key in wanted):
             found[key] = value.decode("utf-8", "replace")
     return found
 

@@ -34,6 +34,18 @@ STATES = (READY, LOADING, HUNG, CRASHED, CRASH_LOOP, STOPPING, STOPPED, NOT_FOUN
 
 GATES = ("unit", "port_owner", "markers", "identity", "serving", "stability")
 
+#: In the order of SGLang >= 0.5.14. Before, the draft was loaded after the target's graphs, and the last two recurred.
+PHASES = (
+    "starting",
+    "waiting_at_gate",
+    "loading_weights",
+    "loading_draft",
+    "allocating_kv_cache",
+    "capturing_graphs",
+    "binding",
+    "warming_up",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
@@ -104,7 +116,7 @@ def judge_unit(
         if stop_logged and unit.result == "signal" and unit.exec_main_status == signal.SIGKILL:
             # SGLang up to 0.5.17 ends a drain so; systemd's own SIGKILL after its timeout gives the result "timeout".
             return UnitJudgement(STOPPED, True, "the unit was stopped; its main process ended by SIGKILL", "stopped")
-        return UnitJudgement(CRASHED, True, _failure(unit), _exit_cause(unit))
+        return UnitJudgement(CRASHED, True, _failure(unit) + _given_up(unit), _exit_cause(unit))
     if unit.active_state == "deactivating":
         if unit.result != "success" and not stop_requested:
             return UnitJudgement(CRASHED, True, _failure(unit), _exit_cause(unit))
@@ -156,6 +168,12 @@ def _failure(unit: UnitState) -> str:
         return f"systemd result {unit.result}"
     ended = exit_sentence(unit)
     return ended if _PLAIN_RESULTS.get(unit.result) == unit.exec_main_code else f"systemd result {unit.result}: {ended}"
+
+
+def _given_up(unit: UnitState) -> str:
+    """That systemd does not start it again, where it did so before (after a boot, say)."""
+    # The counter has the restart, too, that the start limit refused.
+    return f"; systemd tried to restart it {unit.n_restarts} times and gave up" if unit.n_restarts > 1 else ""
 
 
 def _inactive(unit: UnitState, *, replaces: str, stop_requested: bool, ran: str) -> UnitJudgement:
@@ -612,6 +630,7 @@ __all__ = (
     "HUNG",
     "LOADING",
     "NOT_FOUND",
+    "PHASES",
     "READY",
     "STATES",
     "STOPPED",

@@ -16,7 +16,8 @@ import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils import _journal as journal
 from ansible_collections.specdec.serving.plugins.module_utils._gpus import GpuView, GpuWatch, find_nvidia_smi
-from ansible_collections.specdec.serving.plugins.module_utils._host import HangUp, Host, PortView
+from ansible_collections.specdec.serving.plugins.module_utils._hang_up import HangUp, is_hang_up
+from ansible_collections.specdec.serving.plugins.module_utils._host import Host, PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, Response, request
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import (
     KernelLine,
@@ -286,7 +287,9 @@ class SystemHost(Host):
         owned = owned_by_cgroup(relevant, unit.control_group) if unit.control_group else None
         if owned:
             owned = self._held_by_this_start(unit, relevant, owners)
-        return PortView(listening=True, owned=owned, owners=described, source=fallback or "sock_diag")
+        units = tuple(dict.fromkeys(owner.socket_unit for owner in owners if owner.socket_unit))
+        source = fallback or "sock_diag"
+        return PortView(listening=True, owned=owned, owners=described, socket_units=units, source=source)
 
     def clients(self) -> frozenset[bytes] | None:
         now = time.monotonic()
@@ -305,7 +308,7 @@ class SystemHost(Host):
         key = frozenset(relevant)
         known, owners, _described = self._owners
         if known != key or any(read_process(pid) is None for owner in owners for pid in owner.pids):
-            owners = tuple(find_owners(relevant))
+            owners = tuple(find_owners(relevant, runner=_RUN))
             self._owners = (key, owners, tuple(describe_owner(owner) for owner in owners))
         return self._owners[1:]
 
@@ -556,8 +559,8 @@ class SystemHost(Host):
         ):
             poller.unregister(log_fd)
             events = poller.poll((_GATHER_CHATTY_S if self._chatty else _GATHER_S) * 1000)
-        if any(fd == 1 and event & (select.POLLERR | select.POLLHUP) for fd, event in events):
-            raise HangUp("nobody reads our answer any more")
+        if any(fd == 1 and is_hang_up(event) for fd, event in events):
+            raise HangUp
 
 
 def read_gpus(root: str = "/proc/driver/nvidia/gpus") -> dict[str, str]:

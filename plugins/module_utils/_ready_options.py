@@ -9,27 +9,22 @@ import dataclasses
 import re
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._addresses import Address, parse_server, parse_url
-from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint, HttpError, check_ca_path
+from ansible_collections.specdec.serving.plugins.module_utils._addresses import parse_server, parse_url
+from ansible_collections.specdec.serving.plugins.module_utils._credentials import key_in
+from ansible_collections.specdec.serving.plugins.module_utils._http import Endpoint
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import (
     GATES,
     STATES,
     least_generation_tokens,
     too_few_tokens,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._sockets import probe_host
+from ansible_collections.specdec.serving.plugins.module_utils._server_options import SERVER, check_server, endpoint_from
 from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
-from ansible_collections.specdec.serving.plugins.module_utils._systemd import check_unit_name
 
 #: The module's options; apart from it so that the wait can be driven without Ansible, with the same defaults.
 ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
-    "unit": {"type": "str", "required": True},
-    "host": {"type": "str", "default": "127.0.0.1"},
-    "port": {"type": "int", "required": True},
-    "scheme": {"type": "str", "choices": ["http", "https"], "default": "http"},
-    "validate_certs": {"type": "bool", "default": True},
-    "ca_path": {"type": "path"},
-    "api_key": {"type": "str", "no_log": True},
+    **SERVER,
+    "api_key_file": {"type": "path", "no_log": False},
     "model": {"type": "str", "default": ""},
     "model_path": {"type": "str", "default": ""},
     "settings": {"type": "dict", "default": {}},
@@ -37,6 +32,7 @@ ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
     "markers": {"type": "str", "choices": ["auto", "require", "ignore"], "default": "auto"},
     "expected_markers": {"type": "int"},
     "generation_tokens": {"type": "int", "no_log": False},
+    "min_total_tokens": {"type": "int", "no_log": False, "default": 0},
     "stable_for": {"type": "float", "default": 0},
     "timeout": {"type": "str", "default": "1350"},
     "stall_timeout": {"type": "float"},
@@ -46,6 +42,8 @@ ARGUMENT_SPEC: dict[str, dict[str, t.Any]] = {
     "client_url": {"type": "str"},
     "leader": {"type": "str"},
     "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
+    "lease": {"type": "str", "default": ""},
+    "claim": {"type": "dict"},
     "keep_evidence": {"type": "int", "no_log": False, "default": 5},
     "slice": {"type": "float"},
     "log_lines": {"type": "int", "default": 20},
@@ -76,6 +74,8 @@ class Options:
     markers: str = "auto"
     expected_markers: int | None = None
     generation_tokens: int | None = None
+    #: Room in the KV cache below which the start is given up; 0 = any will do.
+    min_total_tokens: int = 0
     stable_for: float = 0.0
     timeout: float = 1350.0
     #: ``timeout`` is the least, earlier starts may ask for more.
@@ -92,19 +92,6 @@ class Options:
     resume: t.Mapping[str, t.Any] = dataclasses.field(default_factory=dict)
 
 
-def _check_key(key: str, params: t.Mapping[str, t.Any]) -> None:
-    # Ansible masks a no_log value wherever it stands in the result: "ready" as a key would mask the verdict.
-    if len(key) < 8:
-        raise OptionError(
-            f"api_key has {len(key)} characters; use at least 8, or words of the result would be masked with it"
-        )
-    if any(ord(sign) < 33 or ord(sign) > 126 for sign in key):
-        raise OptionError("api_key holds white space or signs outside of ASCII, which no HTTP header can carry")
-    words = {*STATES, *GATES, params["unit"], params["model"], params["model_path"], str(params["port"])}
-    if key in words:
-        raise OptionError("api_key equals a state, gate, unit, model, path or port of the result; choose another key")
-
-
 def _invocation_id(text: str) -> str:
     """``replaces`` as systemd writes it. In any other spelling no start would equal it, and the old one would pass for new."""
     found = text.strip().lower().replace("-", "")
@@ -119,6 +106,7 @@ def _invocation_id(text: str) -> str:
 #: Options that are numbers of 0 or more, where they are given.
 _NUMBERS = (
     "generation_tokens",
+    "min_total_tokens",
     "stable_for",
     "max_restarts",
     "stall_timeout",
@@ -187,16 +175,18 @@ def generation_fault(
     return f"{name} {tokens}: {reason}; ask for {least_generation_tokens(size)} or more, {default}, or give 0 to generate none"
 
 
+def key_from_file(path: str) -> str:
+    """The key in the credential file of a unit, '' when it holds none. Raises OptionError, which never quotes the content."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return key_in(file.read())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"api_key_file {path!r} cannot be read as a file of keys: {reason}") from None
+
+
 def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> Options:
     """Check the module's parameters. Raises OptionError or SystemdError with what is wrong and what to do."""
-    check_unit_name(params["unit"])
-    if not 1 <= params["port"] <= 65535:
-        raise OptionError(f"port {params['port']} is out of range: 1 to 65535")
-    if "/" in params["host"]:
-        raise OptionError(
-            f"host {params['host']!r} is no address: give what the server was told as --host, such as 127.0.0.1; the"
-            " scheme and the port have options of their own"
-        )
     faults = number_faults(params)
     if faults:
         raise OptionError(faults[0])
@@ -211,23 +201,23 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
             parse_url(params["client_url"], name="client_url")
     except ValueError as error:
         raise OptionError(str(error)) from None
-    if params["api_key"]:
-        _check_key(params["api_key"], params)
-    if params["ca_path"] and "https" in (params["scheme"], leader.scheme if leader else ""):
-        try:
-            check_ca_path(params["ca_path"])
-        except HttpError as error:
-            raise OptionError(str(error)) from error
+    try:
+        check_server(params, schemes=(leader.scheme,) if leader else ())
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    # Ansible masks a key wherever it stands in the result.
+    if params["api_key"] in {
+        *STATES,
+        *GATES,
+        params["unit"],
+        params["model"],
+        params["model_path"],
+        str(params["port"]),
+    }:
+        raise OptionError("api_key equals a state, gate, unit, model, path or port of the result; choose another key")
     return Options(
         unit=params["unit"],
-        endpoint=Endpoint(
-            host=probe_host(params["host"]),
-            port=params["port"],
-            scheme=params["scheme"],
-            api_key=params["api_key"] or None,
-            validate_certs=params["validate_certs"],
-            ca_path=params["ca_path"],
-        ),
+        endpoint=endpoint_from(params),
         listen_host=params["host"],
         model=params["model"],
         model_path=params["model_path"],
@@ -236,10 +226,13 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
         markers=params["markers"],
         expected_markers=params["expected_markers"],
         generation_tokens=0 if check_mode else params["generation_tokens"],
+        min_total_tokens=params["min_total_tokens"],
         stable_for=params["stable_for"],
         timeout=LEAST_AUTO_S if timeout is None else timeout,
         auto_timeout=timeout is None,
-        leader=None if leader is None else _endpoint(leader, params),
+        leader=None
+        if leader is None
+        else endpoint_from(params, host=leader.host, port=leader.port, scheme=leader.scheme),
         state_dir=params["state_dir"] or "",
         stall_timeout=Options.stall_timeout if params["stall_timeout"] is None else params["stall_timeout"],
         spin_timeout=Options.spin_timeout if params["spin_timeout"] is None else params["spin_timeout"],
@@ -251,15 +244,13 @@ def options_from(params: t.Mapping[str, t.Any], *, check_mode: bool = False) -> 
     )
 
 
-def _endpoint(address: Address, params: t.Mapping[str, t.Any]) -> Endpoint:
-    return Endpoint(
-        host=address.host,
-        port=address.port,
-        scheme=address.scheme,
-        api_key=params["api_key"] or None,
-        validate_certs=params["validate_certs"],
-        ca_path=params["ca_path"],
-    )
-
-
-__all__ = ("ARGUMENT_SPEC", "OptionError", "Options", "defaults", "generation_fault", "number_faults", "options_from")
+__all__ = (
+    "ARGUMENT_SPEC",
+    "OptionError",
+    "Options",
+    "defaults",
+    "generation_fault",
+    "key_from_file",
+    "number_faults",
+    "options_from",
+)

@@ -11,6 +11,7 @@ SGLang itself prints its keys: in the journal's ``server_args=`` line, in ``/ser
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import shlex
@@ -41,29 +42,18 @@ def _mask(match: t.Match[str]) -> str:
 
 
 def redact_text(text: str, secrets: t.Iterable[str] = ()) -> str:
-    """Mask every string of ``secrets`` wherever it stands in ``text``, and what by its name or form is a secret."""
-    # What is known comes first: a pattern may see but a part of a value that holds signs. The longest first: one key may
-    # be the beginning of another.
-    for secret in sorted(set(filter(None, secrets)), key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return _mask_lines(text)
+    """Mask every string of ``secrets`` wherever and however it stands in ``text``, and what by its name or form is a secret."""
+    return _masker(frozenset(filter(None, secrets))).text(text)
 
 
 def redact(value: t.Any, secrets: t.Iterable[str] = ()) -> t.Any:
-    """The same for a whole structure of dicts, lists and strings; values under a secret argument's name are masked."""
-    known = tuple(secrets)
-    if isinstance(value, str):
-        return redact_text(value, known)
-    if isinstance(value, dict):
-        return {
-            key: MASK
-            if isinstance(key, str) and key.replace("-", "_") in SECRET_ARGUMENTS and item
-            else redact(item, known)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [redact(item, known) for item in value]
-    return value
+    """The same for a whole structure of dicts, lists and strings; values under a secret's name are masked."""
+    return _masker(frozenset(filter(None, secrets))).value(value)
+
+
+@functools.lru_cache(maxsize=4)
+def _masker(secrets: frozenset[str]) -> Masker:
+    return Masker(secrets)
 
 
 # --- command lines, also those of foreign programs --------------------------------------------------------------------------
@@ -80,7 +70,8 @@ _USER_TOKEN = re.compile(r"(\w://)[^\s/:@*]{12,}@")
 _SGLANG_SECRETS = (("--api-key", 4), ("--admin-api-key", 4), ("--ssl-keyfile-password", len("--ssl-keyfile-")))
 
 
-def _is_secret_flag(word: str) -> bool:
+def is_secret_flag(word: str) -> bool:
+    """Whether the word after it on a command line is a secret."""
     if _SECRET_FLAG.match(word):
         return True
     return any(len(word) >= least and full.startswith(word) for full, least in _SGLANG_SECRETS)
@@ -98,10 +89,10 @@ def mask_command(words: t.Sequence[str]) -> str:
             hide_next = False
             continue
         flag, equals, _value = word.partition("=")
-        if equals and _is_secret_flag(flag):
+        if equals and is_secret_flag(flag):
             shown.append(f"{flag}={MASK}")
             continue
-        hide_next = _is_secret_flag(word)
+        hide_next = is_secret_flag(word)
         for pattern in (_SECRET_PAIR, _SECRET_WORDS, _BEARER):
             word = pattern.sub(rf"\g<1>{MASK}", word)
         shown.append(_USERINFO.sub(rf"\g<1>{MASK}@", word))
@@ -113,9 +104,9 @@ def secret_words(words: t.Sequence[str]) -> set[str]:
     found: set[str] = set()
     for word, following in zip(words, [*words[1:], ""]):
         flag, equals, value = word.partition("=")
-        if equals and (_is_secret_flag(flag) or is_secret_variable(flag)):
+        if equals and (is_secret_flag(flag) or is_secret_variable(flag)):
             found.add(value)
-        elif _is_secret_flag(word):
+        elif is_secret_flag(word):
             found.add(following)
     return found - {""}
 
@@ -135,6 +126,78 @@ def is_secret_variable(name: str) -> bool:
     return name not in _PUBLIC_VARIABLES and _SECRET_VARIABLE.search(name) is not None
 
 
+#: From this many bytes on, what encodes a secret cannot well be anything else.
+_SURE_BYTES = 8
+
+
+def _utf16(text: str) -> list[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+
+
+def _base64_cores(raw: bytes) -> set[str]:
+    """What stays the same in base64 whatever stands before and after: ``user:SECRET`` of basic authentication, a line with its end."""
+    found = set()
+    for before in range(3):
+        text = base64.b64encode(b"\0" * before + raw).decode("ascii")
+        # A sign holds six bits: only those that are the secret's alone.
+        core = text[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
+        found |= {core, core.translate(_URL_SAFE)}
+    return found
+
+
+def _base64(raw: bytes) -> set[str]:
+    """All that ``spellings`` knows of base64."""
+    whole = base64.b64encode(raw).decode("ascii")
+    return {whole, whole.translate(_URL_SAFE), *_base64_cores(raw)}
+
+
+_URL_SAFE = str.maketrans("+/", "-_")
+_ENCODED_SIGNS = re.compile(r"%[0-9A-Fa-f%]|\\|&#|\$\$")
+
+
+def _loosely(secret: str) -> str:
+    """A pattern for a secret of which any sign may be escaped: as in JSON, URLs, XML, C, Python and units of systemd."""
+    parts = []
+    for sign in secret:
+        number = ord(sign)
+        ways = [rf"\\{{0,4}}{re.escape(sign)}", "".join(rf"\\{{1,4}}u{unit:04x}" for unit in _utf16(sign))]
+        ways += [
+            "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "surrogateescape")),
+            rf"&#(?:0*{number}|x0*{number:x});",
+        ]
+        if number < 256:
+            ways += [rf"\\{{1,4}}x{number:02x}", rf"\\{{1,4}}{number:03o}"]
+        if sign in "%$":
+            ways[0] += "{1,2}"
+        # Digits of an escape may be small or capital, the secret itself may not.
+        parts.append(f"(?:{ways[0]}|(?i:{'|'.join(ways[1:])}))")
+    return "".join(parts)
+
+
+_SECRET_KEY = re.compile(
+    r"(?:api[-_]?keys?|access[-_]?keys?|passw(?:or)?d|passphrase|secrets?|credentials?|token)\Z", re.IGNORECASE
+)
+#: What tokenizers and servers call tokens that everybody may know.
+_PUBLIC_TOKEN = re.compile(
+    r"(?:^|[-_])(?:bos|eos|pad|unk|cls|sep|mask|noise|image|audio|video|vision|boi|eoi|special|stop|start|end|think|tool|first|last|next|new"
+    r"|draft|target|prompt|input|output|cached|extra|added|additional|per)[-_]token\Z",
+    re.IGNORECASE,
+)
+#: Neither a number nor what tokenizers write (``<|im_end|>``, ``[MASK]``).
+_KEY_LIKE = re.compile(r"(?![\d.,+-]*\Z)[^<|\[\]]{6,}\Z")
+
+
+def _is_secret_item(key: t.Any, item: t.Any) -> bool:
+    """Whether an item of a structure is a secret by its key. Flags and absent ones are not."""
+    if not isinstance(key, str) or not item:
+        return False
+    if key.replace("-", "_") in SECRET_ARGUMENTS:
+        return True
+    by_name = _SECRET_KEY.search(key) is not None and not _PUBLIC_TOKEN.search(key)
+    return by_name and isinstance(item, (str, int)) and not isinstance(item, bool)
+
+
 def _escaped(text: str) -> set[str]:
     return {
         text,
@@ -147,7 +210,7 @@ def _escaped(text: str) -> set[str]:
 
 
 def spellings(secret: str) -> set[str]:
-    """A secret as JSON, Python, a shell, a URL and systemd write it, twice over where one quotes the other, and in base64."""
+    """A secret as JSON, Python, a shell, a URL and systemd write it, twice over where one quotes the other, in hex and in base64."""
     urls = {
         urllib.parse.quote(secret),
         urllib.parse.quote(secret, safe=""),
@@ -163,10 +226,11 @@ def spellings(secret: str) -> set[str]:
     }
     found = {again for text in once for again in _escaped(text)}
     raw = secret.encode("utf-8", "surrogateescape")
-    if len(raw) >= 8:
-        # Whole; and what stays the same without padding, or with a newline after the secret.
-        for part in (raw, raw[: len(raw) // 3 * 3]):
-            found |= {base64.b64encode(part).decode("ascii"), base64.urlsafe_b64encode(part).decode("ascii")}
+    if len(raw) >= _SURE_BYTES:
+        found |= _base64(raw)
+        # JSON may write every sign so, with small or capital digits.
+        escaped = "".join(f"\\u{unit:04x}" for unit in _utf16(secret))
+        found |= {raw.hex(), raw.hex().upper(), escaped, escaped.upper().replace("\\U", "\\u")}
     return found
 
 
@@ -191,6 +255,11 @@ _ANYWHERE = (
         r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     ),
 )
+# "token": "...", my_token=...: the name alone is not enough, where tokens are counted and tokenizers have theirs.
+_TOKEN = re.compile(
+    rf"""(?P<keep>(?<![\w#-])(?P<quote>['"]?)(?P<name>[\w-]*token)(?P=quote)\s*(?P<sign>[=:])\s*)(?P<value>{_VALUE})""",
+    re.IGNORECASE,
+)
 # A unit's SetCredential=NAME:VALUE, which may go on in the next line.
 _CREDENTIAL_LINES = re.compile(
     r"(?P<keep>^[ \t]*SetCredential(?:Encrypted)?=[^:\n]*:)(?P<value>(?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE
@@ -211,9 +280,12 @@ _TRIGGERS = (
         "access_token",
         "-token ",
         "-token\t",
-        "-token=",
-        "-token'",
-        '-token"',
+        "token=",
+        "token =",
+        "token'",
+        'token"',
+        "_token:",
+        "-token:",
     ),
     *("hf_", "hf-", "sk-", "ghp_", "gho_", "ghs_", "ghu_", "akia", "eyj"),
 )
@@ -253,9 +325,18 @@ def _mask_lines(text: str) -> str:
 def _mask_line(line: str) -> str:
     for pattern in (*_PATTERNS, *_ANYWHERE):
         line = pattern.sub(_mask, line)
+    line = _TOKEN.sub(_mask_token, line)
     line = _ASSIGNMENT.sub(_mask_assignment, line)
     line = _USERINFO.sub(rf"\g<1>{MASK}@", line)
     return _USER_TOKEN.sub(rf"\g<1>{MASK}@", line)
+
+
+def _mask_token(match: t.Match[str]) -> str:
+    if _PUBLIC_TOKEN.search(match.group("name")) or not _KEY_LIKE.match(match.group("value").strip("'\"")):
+        return match.group()
+    # "Unexpected token: x" is no key.
+    prose = match.group("name").lower() == "token" and not match.group("quote") and match.group("sign") == ":"
+    return match.group() if prose else _mask(match)
 
 
 def _mask_assignment(match: t.Match[str]) -> str:
@@ -271,28 +352,41 @@ class Masker:
 
     def __init__(self, secrets: t.Iterable[str] = ()) -> None:
         known: set[str] = set()
+        cores: set[str] = set()
+        loose: list[str] = []
         for secret in filter(None, secrets):
             known |= spellings(secret)
+            raw = secret.encode("utf-8", "surrogateescape")
+            if len(raw) >= _SURE_BYTES:
+                known -= _base64(raw)
+                cores |= _base64_cores(raw)
+                loose.append(_loosely(secret))
         self._known = sorted(known, key=len, reverse=True)
+        self._cores = sorted(cores, key=len, reverse=True)
+        self._loose = re.compile("|".join(sorted(loose, key=len, reverse=True))) if loose else None
 
     def text(self, text: str) -> str:
         """The text without secrets. Give whole lines."""
+        # What is known comes first: a pattern may see but a part of a value that holds signs. The longest first: one key may be the
+        # beginning of another.
         for secret in self._known:
             if secret in text:
                 text = text.replace(secret, MASK)
+        for core in self._cores:
+            if core in text:
+                # The signs beside it hold the rest of the secret's bits.
+                text = re.sub(rf"[A-Za-z0-9+/_-]*{re.escape(core)}[A-Za-z0-9+/_-]*={{0,2}}", MASK, text)
+        if self._loose is not None and _ENCODED_SIGNS.search(text):
+            lines = text.split("\n")
+            text = "\n".join(self._loose.sub(MASK, line) if _ENCODED_SIGNS.search(line) else line for line in lines)
         return _mask_lines(text)
 
     def value(self, value: t.Any) -> t.Any:
-        """A whole structure of dicts, lists and strings; values under a secret argument's name are masked."""
+        """A whole structure of dicts, lists and strings; values under a secret's name are masked."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {
-                key: MASK
-                if isinstance(key, str) and key.replace("-", "_") in SECRET_ARGUMENTS and item
-                else self.value(item)
-                for key, item in value.items()
-            }
+            return {key: MASK if _is_secret_item(key, item) else self.value(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.value(item) for item in value]
         return value

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import ServerArgsError, parse_release
 
-__all__ = ["ArgumentHistory", "Release", "argument_history", "flags", "release_features", "reports_verify_steps"]
+__all__ = [
+    "ArgumentHistory",
+    "Release",
+    "advises_what_is_set",
+    "argument_history",
+    "flags",
+    "release_features",
+    "reports_verify_steps",
+]
 
 _Number = tuple[int, int, int]
 _NEWEST: t.Final[_Number] = (999, 0, 0)
@@ -25,7 +33,7 @@ class Release:
     """What one SGLang release calls things. Empty = the release has no such thing, or does it anyway.
 
     `prefill_graph_off`, `decode_graph_off` and `access_log_exclude` are arguments (dest to value) to merge; `config_file` says
-    whether there is `--config FILE`, which alone keeps keys off the command line.
+    whether there is `--config FILE`, which alone keeps keys off the command line, `nccl_port` whether `--nccl-port`.
     """
 
     prefill_graph_off: t.Mapping[str, t.Any]
@@ -33,6 +41,7 @@ class Release:
     access_log_exclude: t.Mapping[str, t.Any]
     jit_deepgemm_variable: str
     config_file: bool
+    nccl_port: bool
     reports_verify_steps: bool
 
 
@@ -45,6 +54,8 @@ _FEATURES: t.Final[tuple[tuple[_Number, t.Mapping[str, t.Any]], ...]] = (
     ((0, 5, 8), {"access_log_exclude": {"uvicorn_access_log_exclude_prefixes": ["/health", "/ready", "/metrics"]}}),
     # Absent in 0.5.1; the releases between were not looked at.
     ((0, 5, 4), {"jit_deepgemm_variable": "SGLANG_ENABLE_JIT_DEEPGEMM", "config_file": True}),
+    # Absent in 0.4.7; before, the port is drawn from the server's port + 100 to + 1000.
+    ((0, 5, 1), {"nccl_port": True}),
     # meta_info's spec_verify_ct.
     ((0, 4, 7), {"reports_verify_steps": True}),
     (
@@ -54,6 +65,7 @@ _FEATURES: t.Final[tuple[tuple[_Number, t.Mapping[str, t.Any]], ...]] = (
             "config_file": False,
             "decode_graph_off": {"disable_cuda_graph": True},
             "jit_deepgemm_variable": "SGL_ENABLE_JIT_DEEPGEMM",
+            "nccl_port": False,
             # Up to 0.5.9 the piecewise prefill graph is off unless --enable-piecewise-cuda-graph asks for it.
             "prefill_graph_off": {},
             "reports_verify_steps": False,
@@ -76,6 +88,22 @@ _FLAGS: t.Final[t.Mapping[str, tuple[tuple[_Number, str], ...]]] = {
     "other_fp4_backend": (((0, 5, 9), "another --fp4-gemm-backend"), ((0, 0, 0), "other weights")),
     "fewer_loader_threads": (((0, 5, 1), " (--model-loader-extra-config)"), ((0, 0, 0), "")),
     "internal_ports": (((0, 5, 1), "--nccl-port and --dist-init-addr"), ((0, 0, 0), "--dist-init-addr")),
+}
+
+
+#: What remedies name -> the arguments, of any release, by which it is so already.
+_SWITCHED_OFF: t.Final[t.Mapping[str, t.Mapping[str, t.Any]]] = {
+    "decode_graph_off": {
+        "disable_cuda_graph": True,
+        "disable_decode_cuda_graph": True,
+        "cuda_graph_backend_decode": "disabled",
+    },
+    "prefill_graph_off": {
+        "disable_cuda_graph": True,
+        "disable_piecewise_cuda_graph": True,
+        "disable_prefill_cuda_graph": True,
+        "cuda_graph_backend_prefill": "disabled",
+    },
 }
 
 
@@ -144,6 +172,18 @@ _HISTORY: t.Final[t.Mapping[str, ArgumentHistory]] = {
 def argument_history(name: str) -> ArgumentHistory | None:
     """What is known of the releases that have an argument, by its name as it was written; None = nothing."""
     return _HISTORY.get(name.lstrip("-").replace("-", "_"))
+
+
+def advises_what_is_set(remedy: str, arguments: t.Mapping[str, t.Any]) -> bool:
+    """Whether all switches that a remedy names by their placeholders, such as ``{decode_graph_off}``, are set in ``arguments`` already.
+
+    ``arguments``: by dest, typed or as the words of a command line.
+    """
+    named = [name for name in _SWITCHED_OFF if "{" + name + "}" in remedy]
+    return bool(named) and all(
+        any(str(arguments.get(dest)).lower() == str(value).lower() for dest, value in _SWITCHED_OFF[name].items())
+        for name in named
+    )
 
 
 def release_features(version: str) -> Release:

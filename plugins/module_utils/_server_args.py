@@ -16,6 +16,8 @@ import re
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.specdec.serving.plugins.module_utils._redact import SECRET_ARGUMENTS, is_secret_flag
+
 __all__ = [
     "OWNED_ARGS",
     "ServerArgs",
@@ -23,6 +25,7 @@ __all__ = [
     "build_server_args",
     "canonical_dest",
     "merge_server_args",
+    "owned_dest",
     "parse_release",
 ]
 
@@ -70,6 +73,10 @@ OWNED_ARGS: t.Final[t.Mapping[str, str]] = {
     "model_path": "set 'model_path' of the instance",
     "port": "set 'port' of the instance",
     "served_model_name": "set 'served_model_name' of the instance",
+    "ssl_keyfile_password": (
+        "a password among the arguments would show in the process list; let 'ssl_keyfile' name a key without one that only the service"
+        " user can read"
+    ),
 }
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*\Z")
@@ -97,6 +104,9 @@ def parse_release(version: str) -> tuple[int, int, int]:
 
     :raises ServerArgsError: when the text is no version.
     """
+    if not isinstance(version, str):
+        # YAML takes 0.6 for a number.
+        raise ServerArgsError([f"{version!r} is no text; quote it, as in '0.5.23'"])
     found = _RELEASE.match(version)
     if not found:
         raise ServerArgsError([f"{version!r} is no SGLang version such as '0.5.23'"])
@@ -108,6 +118,20 @@ def canonical_dest(name: str) -> str:
     dest = "".join(name).replace("-", "_")
     dest = ABBREVIATIONS.get(dest, dest)
     return ALIASES.get(dest, dest)
+
+
+def owned_dest(name: str) -> str:
+    """The argument of :data:`OWNED_ARGS` that a name means, '' = none. argparse takes ``api_ke`` for ``api_key``: a key gets through by
+    no abbreviation either."""
+    dest = canonical_dest(name)
+    if dest in OWNED_ARGS:
+        return dest
+    meant = (
+        secret
+        for secret in SECRET_ARGUMENTS
+        if secret.startswith(dest) and is_secret_flag(f"--{dest.replace('_', '-')}")
+    )
+    return next(meant, "")
 
 
 def merge_server_args(*layers: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -211,8 +235,9 @@ def build_server_args(args: t.Mapping[t.Any, t.Any], *, origin: str) -> ServerAr
             errors.append(f"{origin}: {name!r} is no argument name{hint}")
             continue
         dest = canonical_dest(name)
-        if dest in OWNED_ARGS:
-            errors.append(f"{origin}: {name!r} belongs to the role: {OWNED_ARGS[dest]}")
+        owned = owned_dest(name)
+        if owned:
+            errors.append(f"{origin}: {name!r} belongs to the role: {OWNED_ARGS[owned]}")
             continue
         if dest in seen:
             errors.append(f"{origin}: {seen[dest]!r} and {name!r} are the same argument ({dest}); keep one of them")

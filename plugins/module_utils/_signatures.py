@@ -45,6 +45,7 @@ class Signature:
     (`file:function`) of that exception's own traceback. `needles`: a line that fits holds one of them, which is what a line
     is tested for first. `where`: `log` anywhere in the output, `exception` in tracebacks only, `last` in the last line of a
     start that stands still, `manager` in what systemd logs, `exit` in `result NAME` or `exited|killed|dumped NUMBER`.
+    `otherwise` is the remedy when the switches that `remedy` names are set already.
     `summary` may use the named groups of `pattern`, `remedy` also the names of `_releases.flags`.
     """
 
@@ -59,6 +60,7 @@ class Signature:
     where: str = "log"
     frames: tuple[t.Pattern[str], ...] = ()
     needles: tuple[str, ...] = ()
+    otherwise: str = ""
 
 
 # --- the table --------------------------------------------------------------------------------------------------------------
@@ -77,6 +79,7 @@ def _row(
     severity: str = "",
     where: str = "log",
     frames: tuple[str, ...] = (),
+    otherwise: str = "",
 ) -> Signature:
     return Signature(
         id=id_,
@@ -90,6 +93,7 @@ def _row(
         where=where,
         frames=tuple(re.compile(frame, re.IGNORECASE) for frame in frames),
         needles=needles,
+        otherwise=otherwise,
     )
 
 
@@ -162,6 +166,8 @@ _LOG_ROWS = (
         pattern=_NONE_TYPE,
         where="exception",
         frames=("dflash", _GRAPH_FRAME),
+        otherwise="CUDA graphs are off already by the arguments, and their code ran all the same: use a newer SGLang release, where the DFlash worker was "
+        "rewritten, or start without speculation to see whether the rest of the configuration works.",
     ),
     _row(
         "S2",
@@ -173,6 +179,8 @@ _LOG_ROWS = (
         pattern=_NONE_TYPE,
         where="exception",
         frames=(_GRAPH_FRAME,),
+        otherwise="CUDA graphs are off already by the arguments, and their code ran all the same: use a newer SGLang release, or another "
+        "--attention-backend.",
     ),
     # -- graphs
     _row(
@@ -182,6 +190,7 @@ _LOG_ROWS = (
         "the prefill graph failed while it was captured (known for DFLASH with the breakable prefill graph on SM120)",
         "Set {prefill_graph_off}.",
         "#35437",
+        otherwise="The prefill graph is off already by the arguments: use a newer SGLang release, or another --attention-backend.",
     ),
     _row(
         "F27",
@@ -192,6 +201,8 @@ _LOG_ROWS = (
         "else set {decode_graph_off}.",
         "Blackwellboy/model-serving-minefield#105",
         pattern=r"(?i)Capture cuda graph failed: .*fp4",
+        otherwise="If --speculative-num-draft-tokens is 2, use 4, 6 or 8 (reported: always failed at 2, never above). CUDA graphs for decoding are off "
+        "already by the arguments.",
     ),
     _row(
         "F4-memory",
@@ -201,6 +212,7 @@ _LOG_ROWS = (
         f"{_LESS_MEMORY}; or set {{decode_graph_off}}.",
         "runner/decode_cuda_graph_runner.py:603",
         pattern=r"Capture cuda graph failed: .*out of memory",
+        otherwise=f"{_LESS_MEMORY}. CUDA graphs for decoding are off already by the arguments.",
     ),
     _row(
         "F23",
@@ -226,6 +238,7 @@ _LOG_ROWS = (
         "Set {decode_graph_off} or {prefill_graph_off}, for the phase that fails, lower {graph_max_bs}, or choose another "
         "--attention-backend.",
         "#24361, z-lab/dflash#61, z-lab/dflash#146",
+        otherwise="CUDA graphs are off already by the arguments: choose another --attention-backend, or another SGLang release.",
     ),
     _row(
         "F22",
@@ -469,7 +482,8 @@ _LOG_ROWS = (
         ),
         "the service sees no GPU",
         "If nvidia-smi shows them outside of the unit, its hardening hides them: PrivateDevices=no, DeviceAllow=/dev/nvidia*, "
-        "RestrictAddressFamilies with AF_UNIX and AF_NETLINK; also check CUDA_VISIBLE_DEVICES.",
+        "RestrictAddressFamilies with AF_UNIX and AF_NETLINK. After a boot /dev/nvidia-uvm may be missing: `nvidia-modprobe -u -c=0` as root "
+        "makes it, which NoNewPrivileges= forbids the server. Also check CUDA_VISIBLE_DEVICES.",
         "torch; systemd.exec(5)",
     ),
     _row(
@@ -536,6 +550,7 @@ _LOG_ROWS = (
         "CUDA graphs could not be captured",
         "See what follows the colon; lower --mem-fraction-static and {graph_max_bs}, or set {decode_graph_off}.",
         "runner/decode_cuda_graph_runner.py:603",
+        otherwise="See what follows the colon; lower --mem-fraction-static. CUDA graphs for decoding are off already by the arguments.",
     ),
     _row(
         "X8",

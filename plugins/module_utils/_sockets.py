@@ -12,6 +12,7 @@ inodes, and /proc/PID/fd of the unit's processes, which needs root or the same u
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import ipaddress
 import os
@@ -34,6 +35,7 @@ from ansible_collections.specdec.serving.plugins.module_utils._processes import 
     unit_of_pid,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._redact import mask_command
+from ansible_collections.specdec.serving.plugins.module_utils._systemd import Runner
 
 __all__ = [
     "Listener",
@@ -97,7 +99,8 @@ class Listener:
 class Owner:
     """Who holds a listener. `pids` is empty and `comm` is "" where the processes are hidden from us.
 
-    `cmdline_head` is the start of the command line with secrets masked.
+    `cmdline_head` is the start of the command line with secrets masked. `socket_unit` is the .socket unit that systemd itself holds it for,
+    `activates` what that starts.
     """
 
     listener: Listener
@@ -105,6 +108,8 @@ class Owner:
     unit: str | None
     comm: str
     cmdline_head: str
+    socket_unit: str = ""
+    activates: str = ""
 
 
 # --- NETLINK_SOCK_DIAG --------------------------------------------------------------------------------------------------
@@ -411,8 +416,29 @@ def _holders(inodes: set[int], candidates: Iterable[int], *, proc: str) -> dict[
     return found
 
 
-def find_owners(sockets: Sequence[Listener], *, proc: str = PROC, cgroup_root: str = CGROUP_ROOT) -> list[Owner]:
-    """Who holds each listener, for messages: pid, command and unit as far as we may see them. Never raises for hidden ones."""
+def _socket_units(runner: Runner) -> list[tuple[str, str, str]]:
+    """Address, unit and what it activates of each .socket unit that listens."""
+    words = ["systemctl", "list-sockets", "--no-legend", "--plain", "--full", "--no-pager"]
+    rows = [line.split() for line in runner(words)[1].splitlines()]
+    return [(row[0], row[-2], row[-1]) for row in rows if len(row) >= 3 and row[-2].endswith(".socket")]
+
+
+def _with_socket_unit(owner: Owner, units: Sequence[tuple[str, str, str]]) -> Owner:
+    address = f"[{owner.listener.address}]" if ":" in owner.listener.address else owner.listener.address
+    ports = [unit for unit in units if unit[0].endswith(f":{owner.listener.port}")]
+    # Several may share the port on several addresses.
+    for _address, name, activates in [unit for unit in ports if unit[0].startswith(f"{address}:")] or ports:
+        return dataclasses.replace(owner, socket_unit=name, activates=activates)
+    return owner
+
+
+def find_owners(
+    sockets: Sequence[Listener], *, proc: str = PROC, cgroup_root: str = CGROUP_ROOT, runner: Runner | None = None
+) -> list[Owner]:
+    """Who holds each listener, for messages: pid, command and unit as far as we may see them. Never raises for hidden ones.
+
+    With `runner` systemd is asked for which .socket unit it holds a listener.
+    """
     holders = _holders({listener.inode for listener in sockets}, all_pids(proc=proc), proc=proc)
     owners: list[Owner] = []
     for listener in sockets:
@@ -437,11 +463,19 @@ def find_owners(sockets: Sequence[Listener], *, proc: str = PROC, cgroup_root: s
                 cmdline_head=_head(tops[0].cmdline) if tops else "",
             )
         )
+    if runner is not None and any(owner.pids[:1] == (1,) for owner in owners):
+        units = _socket_units(runner)
+        owners = [_with_socket_unit(owner, units) if owner.pids[:1] == (1,) else owner for owner in owners]
     return owners
 
 
 def describe_owner(owner: Owner) -> str:
     """One sentence part: `port 30001 is held by pid 4242 (python -m sglang.launch_server ...) of session-3.scope`."""
+    if owner.socket_unit:
+        return (
+            f"port {owner.listener.port} is held by systemd for {owner.socket_unit}, which starts {owner.activates},"
+            f" listening on {owner.listener.address}"
+        )
     if owner.pids:
         who = f"pid {owner.pids[0]} ({owner.cmdline_head or owner.comm})"
     else:

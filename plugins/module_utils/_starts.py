@@ -21,6 +21,8 @@ import statistics
 import time
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._files import write_file
+
 FILE_NAME = "starts.jsonl"
 #: ``timeout: auto`` is at least this, in seconds: the option's own default.
 LEAST_AUTO_S = 1350.0
@@ -260,7 +262,7 @@ def note(directory: str, result: t.Mapping[str, t.Any], subject: Subject) -> str
             if start is None:
                 return ""
             if len(starts) >= _SHORTEN_AT or os.fstat(file.fileno()).st_size > _READ_AT_MOST:
-                _replace(path, [*starts[-_KEPT + 1 :], start])
+                write_file(path, b"".join(map(_to_line, [*starts[-_KEPT + 1 :], start])))
             else:
                 _append(file, start)
     except OSError as error:
@@ -350,19 +352,6 @@ def _append(file: t.BinaryIO, start: Start) -> None:
             line = b"\n" + line
     file.write(line)
     os.fsync(file.fileno())
-
-
-def _replace(path: str, starts: t.Iterable[Start]) -> None:
-    temporary = f"{path}.new"
-    # Only the holder of the lock comes here, so what lies there was left behind.
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(_to_line(start) for start in starts)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 __all__ = (

@@ -3,13 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What systemd knows about one unit, read with ``systemctl show``. PRIVATE to the collection.
 
-Only scalar properties are asked for (``org.freedesktop.systemd1(5)``), so one line is one property.
+Only scalar properties and lists of paths are asked for (``org.freedesktop.systemd1(5)``), so one line is one property.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import typing as t
 
 #: Takes an argument vector, gives (exit code, stdout, stderr).
@@ -21,9 +22,9 @@ EXIT_CODES = {1: "exited", 2: "killed", 3: "dumped"}
 _PROPERTIES = (
     "ActiveState",
     "ControlGroup",
+    "DropInPaths",
     "ExecMainCode",
     "ExecMainExitTimestampMonotonic",
-    "ExecMainPID",
     "ExecMainStartTimestampMonotonic",
     "ExecMainStatus",
     "FragmentPath",
@@ -64,7 +65,6 @@ class UnitState:
     result: str = "success"
     invocation_id: str = ""
     main_pid: int = 0
-    exec_main_pid: int = 0
     exec_main_code: int = 0
     exec_main_status: int = 0
     exec_main_start_us: int = 0
@@ -80,6 +80,8 @@ class UnitState:
     log_namespace: str = ""
     fragment_path: str = ""
     unit_file_state: str = ""
+    #: Files beside the unit file that systemd has read, in that order.
+    drop_in_paths: tuple[str, ...] = ()
 
     @property
     def main_exited(self) -> bool:
@@ -127,6 +129,14 @@ def _error_text(text: str) -> str:
     return match.group(1) if match else text
 
 
+def _paths(text: str) -> tuple[str, ...]:
+    """A list as systemctl prints it: quoted for a shell where that is needed."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:  # no list of ours
+        return tuple(text.split())
+
+
 def _number(text: str) -> int:
     # Unset numbers print as "[not set]" or "infinity".
     return int(text) if text.isdigit() else 0
@@ -149,7 +159,6 @@ def parse_show(text: str) -> UnitState:
         result=values.get("Result", default.result),
         invocation_id=values.get("InvocationID", ""),
         main_pid=_number(values.get("MainPID", "")),
-        exec_main_pid=_number(values.get("ExecMainPID", "")),
         exec_main_code=_number(values.get("ExecMainCode", "")),
         exec_main_status=_number(values.get("ExecMainStatus", "")),
         exec_main_start_us=_number(values.get("ExecMainStartTimestampMonotonic", "")),
@@ -165,6 +174,7 @@ def parse_show(text: str) -> UnitState:
         log_namespace=values.get("LogNamespace", ""),
         fragment_path=values.get("FragmentPath", ""),
         unit_file_state=values.get("UnitFileState", ""),
+        drop_in_paths=_paths(values.get("DropInPaths", "")),
     )
 
 

@@ -13,7 +13,12 @@ import dataclasses
 import errno
 import typing as t
 
-from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose, log_warnings
+from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import Diagnosis, diagnose
+from ansible_collections.specdec.serving.plugins.module_utils._expected_markers import (
+    expected_markers,
+    markers_unavailable,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._findings import REMEDIES, Finding
 from ansible_collections.specdec.serving.plugins.module_utils._host import Host, PortView
 from ansible_collections.specdec.serving.plugins.module_utils._http import (
     HttpError,
@@ -31,31 +36,21 @@ from ansible_collections.specdec.serving.plugins.module_utils._readiness import 
     LOADING,
     NOT_FOUND,
     READY,
-    STATES,
     STOPPED,
     STOPPING,
-    Difference,
     EngineProcess,
     Gate,
     UnitJudgement,
-    compare_settings,
-    cross_check,
-    default_generation_tokens,
-    gate_generation,
-    gate_identity,
     gate_markers,
     gate_port_owner,
     gate_stability,
     gate_unit,
-    generation_request,
     judge_unit,
     least_generation_tokens,
-    resembling,
-    small,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._ready_options import OptionError, Options
 from ansible_collections.specdec.serving.plugins.module_utils._redact import redact
-from ansible_collections.specdec.serving.plugins.module_utils._releases import reports_verify_steps
+from ansible_collections.specdec.serving.plugins.module_utils._server_checks import ServerChecks
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import look_up
 from ansible_collections.specdec.serving.plugins.module_utils._starts import (
     Start,
@@ -67,13 +62,11 @@ from ansible_collections.specdec.serving.plugins.module_utils._starts import (
     similar,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import (
-    PHASES,
     SERVING,
     StartupLog,
-    expected_markers,
-    markers_unavailable,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import UnitState
+from ansible_collections.specdec.serving.plugins.module_utils._wait_result import Outcome, timeline_of
 
 #: PID 1's "Stopping X..." (systemd, SD_MESSAGE_UNIT_STOPPING): somebody asked for the stop.
 STOPPING_MESSAGE_ID = "de5b426a63be47a7b6ac3eaac82e2f6f"
@@ -106,57 +99,15 @@ _GENERATE_TIMEOUT_S = 120.0
 _GENERATE_ONCE_S = 20.0
 # While a request waits for its answer, the rest is looked at this often.
 _MEANWHILE_S = 0.25
-_LAST_LINES_S = 0.3
+_LAST_LINES_S = 1.0
 # A long journal of a start is read this long before anything else is looked at.
 _HISTORY_S = 2.0
 # After its main process ended, systemd needs a moment to say so.
 _SETTLE_S = 3.0
+# How long a server that is up waits for its first generation when its log lags behind: journalctl takes as long to begin.
+_MARKERS_LATE_S = 0.4
 # A generation that fails otherwise than by a refused argument may be a passing state of a server under load.
 _GENERATION_TRIES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class _Finding:
-    """An end of the wait, or what holds it up."""
-
-    state: str
-    final: bool
-    cause: str = ""
-    summary: str = ""
-    remedy: str = ""
-
-
-_REMEDIES = {
-    "port_conflict": "Stop the process that holds the port, or give this instance another port.",
-    "port_owned_by_other": "Stop the process that holds the port, or give this instance another port.",
-    "wrong_port": "Give the port that the server was started with, or restart it with the one that is wanted.",
-    "wrong_model": "Correct served_model_name, or the id that is expected.",
-    "wrong_model_path": "Correct model_path; a server of another model runs in this unit.",
-    "settings_mismatch": "Restart the unit so that it runs what its file says, or correct the arguments.",
-    "unauthorized": "Give the key that the server was started with as api_key.",
-    "wrong_address": "Give the host that the server was started with, or restart it with the one that is wanted.",
-    "port_not_permitted": "Give the instance a port above 1023, or its unit AmbientCapabilities=CAP_NET_BIND_SERVICE.",
-    "address_not_available": "Give the instance an address that this host has (`ip address`).",
-    "tls_certificate": "Give the authority that signed the certificate as ca_path, or a certificate for this host and time.",
-    "tls_expected": "Set scheme to https.",
-    "tls_missing": "Set scheme to http, or give the server --ssl-certfile and --ssl-keyfile.",
-    "redirected": "See what the unit starts: its answers are not those of an SGLang server.",
-    "not_http": "See what the unit starts: its answers are not those of an SGLang server.",
-    "not_json": "See what the unit starts: its answers are not those of an SGLang server.",
-    "huge_answer": "See what the unit starts: its answers are not those of an SGLang server.",
-    "speculation_not_exercised": "Check the speculative arguments: the server answers without its draft model.",
-    "argument_error": "Correct the argument (with the role, under args of the instance): the installed release does not know it, or "
-    "refuses its value.",
-    "exec_failed": "The program could not be started: see systemd.exec(5) for the status, and the unit's ExecStart, User and paths.",
-    "not_found": "Deploy the instance first, or correct the unit's name.",
-    "no_scheduler": "See what the unit starts: a server that answers for another one is not this model.",
-    "unit_type": "Set Type=exec in the unit: SGLang tells systemd nothing, and stays where it was started.",
-    "other_network": "Take PrivateNetwork, NetworkNamespacePath and the like out of the unit, or start the server without a container.",
-    "leader_unreachable": (
-        "Check leader, that rank 0 runs, and that it listens on an address that this host reaches, not on 127.0.0.1 only."
-    ),
-    "timeout": "Raise timeout if the server was still at work; log_tail has its last lines.",
-}
 
 
 #: Of a leader these say that nothing of it was heard; '' is a route, or a name, that is not there.
@@ -176,7 +127,7 @@ class Waiter:
         self._starts = starts
         self._subject: Subject | None = None
         self._arguments_of_main: t.Mapping[str, t.Any] = {}
-        self._secrets = {options.endpoint.api_key} if options.endpoint.api_key else set()
+        self._checks = ServerChecks(options, self._get, self._post)
         self._unit = UnitState()
         self._judged = UnitJudgement(LOADING, False, "")
         self._new_log()
@@ -190,7 +141,6 @@ class Waiter:
         self._client_left_at = float("-inf")
         self._warming = False
         self._early_identity = ""
-        self._ready_path = "/ready"
         self._generation_failures = 0
         #: The cause of the last answers that were none, and how many there were of it.
         self._unusable_in_a_row = ("", 0)
@@ -200,13 +150,10 @@ class Waiter:
         #: What the last HTTP checks saw, until the next ones.
         self._last_http: dict[str, Gate] = {}
         self._port = PortView()
-        self._server: dict[str, t.Any] = {}
         self._phase = ""
         self._phase_since = 0.0
         self._notices: list[str] = []
         self._log_incomplete = ""
-        #: Of the settings that were asked for, those that the server does not know, each with what may be meant.
-        self._unknown_settings: dict[str, str] = {}
         self._diagnosed: Diagnosis | None = None
         #: What each process did, in the diagnosis of a server that hung or took too long.
         self._hang_lists: t.Mapping[str, t.Any] = {}
@@ -349,9 +296,8 @@ class Waiter:
         self._new_log()
         self._subject = None
         self._early_identity = ""
-        self._ready_path = "/ready"
+        self._checks.begin()
         self._generation_failures = 0
-        self._server = {}
         self._last_http = {}
         self._next_http = 0.0
         if not self._unit.logs_to_journal:
@@ -375,6 +321,7 @@ class Waiter:
         self._stop_requested = False
         self._unheard: int | None = None
         self._unlogged = False
+        self._markers_due: float | None = None
 
     def _resume_log(self, invocation_id: str) -> None:
         """Go on where the last slice ended, if it was about the same invocation."""
@@ -494,11 +441,11 @@ class Waiter:
 
     def _arguments(self) -> t.Mapping[str, t.Any]:
         """What the server runs with, as far as it is known: from itself, else from what was asked and its command line."""
-        return self._server.get("arguments") or {**self._main_arguments(), **self._options.settings}
+        return self._checks.server.get("arguments") or {**self._main_arguments(), **self._options.settings}
 
     def _asked(self, *names: str) -> t.Any:
         """An argument by its name, or by other names for it on the command line."""
-        for source in (self._options.settings, self._server.get("arguments") or {}, self._main_arguments()):
+        for source in (self._options.settings, self._checks.server.get("arguments") or {}, self._main_arguments()):
             for name in names:
                 if source.get(name) is not None:
                     return source[name]
@@ -525,7 +472,7 @@ class Waiter:
 
     def subject(self) -> Subject:
         """What kind of start this is, as far as it is known by now."""
-        if self._subject is None or self._server:
+        if self._subject is None or self._checks.server:
             known = self._subject
             self._subject = Subject(
                 model_path=str(self._asked("model_path", "model") or self._options.model_path),
@@ -555,7 +502,7 @@ class Waiter:
 
     # -- deciding -----------------------------------------------------------------------------------------------
 
-    def _decide(self) -> _Finding:
+    def _decide(self) -> Finding:
         self._gates = {}
         judged = self._judged
         if judged.final:
@@ -581,6 +528,10 @@ class Waiter:
             # uvicorn gives up for good after Errno 98; what it logs afterwards speaks of another server.
             self._diagnosed = diagnose(log=self._log, unit=self._unit, ended=False)
             return self._finding(CRASHED, True, self._conflict_cause(), self._conflict_text())
+        too_small = self._kv_cache_too_small()
+        if too_small:
+            # It would get ready, and then let the requests wait for each other.
+            return self._finding(LOADING, True, "kv_cache_too_small", too_small)
         if self._gates["port_owner"].cause in ("wrong_address", "other_network") and self._log.uvicorn_running:
             # It listens where it was told to, and has said that this is all.
             return self._finding(LOADING, True, self._gates["port_owner"].cause, self._gates["port_owner"].detail)
@@ -599,6 +550,21 @@ class Waiter:
         waiting = next((gate for gate in missing if gate.cause), missing[0] if missing else None)
         return self._finding(
             LOADING, False, waiting.cause if waiting else "", waiting.detail if waiting else judged.detail
+        )
+
+    def _kv_cache_too_small(self) -> str:
+        """Why the KV cache that this start has logged is less than was asked for; '' = it is not, or is not known yet."""
+        each = self._log.max_total_num_tokens
+        if not self._options.min_total_tokens or each is None:
+            return ""
+        # Each replica, and each rank of attention data parallelism, has a cache of its own.
+        replicas = max(_whole(self._asked("dp_size", "data_parallel_size", "dp")), 1)
+        replicas *= max(_whole(self._asked("attn_dp_size", "attention_data_parallel_size")), 1)
+        if each * replicas >= self._options.min_total_tokens:
+            return ""
+        room = f"{each} tokens" + (f" in each of {replicas} replicas" if replicas > 1 else "")
+        return (
+            f"the KV cache has room for {room} (max_total_num_tokens), and {self._options.min_total_tokens} are needed"
         )
 
     def _port_gate(self) -> Gate:
@@ -675,22 +641,22 @@ class Waiter:
             else held
         )
 
-    def _not_running(self, judged: UnitJudgement) -> _Finding:
+    def _not_running(self, judged: UnitJudgement) -> Finding:
         reason = None if self._stop_requested else self._host.reason(self._unit)
         if reason is not None:
             return self._for_reason(judged, reason)
-        remedy = judged.remedy or _REMEDIES.get(judged.cause, "")
-        return _Finding(judged.state, True, judged.cause, judged.detail, remedy)
+        remedy = judged.remedy or REMEDIES.get(judged.cause, "")
+        return Finding(judged.state, True, judged.cause, judged.detail, remedy)
 
-    def _for_reason(self, judged: UnitJudgement, reason: Reason) -> _Finding:
+    def _for_reason(self, judged: UnitJudgement, reason: Reason) -> Finding:
         """What systemd said in place of the server."""
         evidence = tuple(line for line in (*reason.evidence, self._log.last_line) if line)
         self._diagnosed = Diagnosis(
             "", reason.cause, reason.summary, reason.remedy, "error", "systemd", "", evidence, ()
         )
-        return _Finding(judged.state, True, reason.cause, reason.summary, reason.remedy)
+        return Finding(judged.state, True, reason.cause, reason.summary, reason.remedy)
 
-    def _crashed(self, judged: UnitJudgement) -> _Finding:
+    def _crashed(self, judged: UnitJudgement) -> Finding:
         self._feed(self._host.last_entries())
         if self._stop_requested:
             # Its end may have been noticed before the journal said that somebody had asked for it.
@@ -718,7 +684,12 @@ class Waiter:
         if error:
             self._notices.append(f"{self._options.unit}: the kernel's log was not looked at for GPU faults: {error}")
         found = diagnose(
-            log=log, unit=self._unit, kernel=kernel, release=self._release(), gpus=self._host.gpus() if kernel else {}
+            log=log,
+            unit=self._unit,
+            kernel=kernel,
+            release=self._release(),
+            gpus=self._host.gpus() if kernel else {},
+            arguments=self._arguments(),
         )
         self._diagnosed = found
         if found.cause == "port_conflict":
@@ -730,20 +701,20 @@ class Waiter:
             summary = f"SGLang refused its arguments: {log.argument_error} ({judged.detail})"
             return self._finding(judged.state, True, "argument_error", summary)
         if not found.cause:
-            remedy = judged.remedy or _REMEDIES.get(judged.cause, "")
+            remedy = judged.remedy or REMEDIES.get(judged.cause, "")
             summary = "; ".join(part for part in (judged.detail, self._log_incomplete) if part)
-            return _Finding(judged.state, True, judged.cause, summary, remedy)
+            return Finding(judged.state, True, judged.cause, summary, remedy)
         summary = found.summary
         if judged.state == CRASH_LOOP or not found.by_exit:
             summary += f" ({judged.detail})"
-        return _Finding(judged.state, True, found.cause, summary, found.remedy)
+        return Finding(judged.state, True, found.cause, summary, found.remedy)
 
     def _release(self) -> str:
-        return str(self._server.get("version") or "") or self._host.release()
+        return str(self._checks.server.get("version") or "") or self._host.release()
 
     # -- the HTTP gates -----------------------------------------------------------------------------------------
 
-    def _check_server(self) -> _Finding | None:
+    def _check_server(self) -> Finding | None:
         """Gates 4 to 6. None: nothing final; the gates say what is missing."""
         if self._warming:
             self._attend_clients()
@@ -761,7 +732,7 @@ class Waiter:
         }
         return finding
 
-    def _ask_server(self) -> _Finding | None:
+    def _ask_server(self) -> Finding | None:
         before, engine_before = self._unit, self._held_engine or self._host.engine(self._unit)
         if self._node_rank():
             missing = self._missing_of_follower(engine_before)
@@ -781,7 +752,10 @@ class Waiter:
                 self._early_identity = before.invocation_id
             if not self._serving():
                 return None
-            finding = self._identity() or self._generate()
+            finding = self._identity()
+            if finding is None and self._awaits_markers():
+                return None
+            finding = finding or self._generate()
             if finding is not None:
                 return finding
         except HttpError as error:
@@ -798,7 +772,7 @@ class Waiter:
             return self._gates["markers"].detail
         return "" if any(process.role == "scheduler" for process in engine) else "no scheduler process runs yet"
 
-    def _alone(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> _Finding | None:
+    def _alone(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> Finding | None:
         """A follower without a leader: its own processes are all that can be judged."""
         text = f"node rank {self._node_rank()} answers for nobody; only its leader can tell"
         self._gates["identity"] = Gate("identity", None, text)
@@ -808,7 +782,7 @@ class Waiter:
             return None
         return self._finding(FOLLOWER, True, "", "its own processes run; no leader was given to prove more")
 
-    def _unusable(self, error: HttpError) -> _Finding | None:
+    def _unusable(self, error: HttpError) -> Finding | None:
         """An answer that was none. What cannot get better ends the wait."""
         text, said = str(error), error.cause
         if self._node_rank() and said in _SILENT:
@@ -884,151 +858,43 @@ class Waiter:
         self._look(now)
         return self._can_hang() and self._stalls.is_hung(now)
 
+    def _post(self, path: str, payload: t.Any) -> Response:
+        timeout = self._time_left(_GENERATE_TIMEOUT_S if self._options.wait else _GENERATE_ONCE_S)
+        return self._request("POST", path, timeout=timeout, payload=payload)
+
     def _get(self, path: str) -> Response:
         # A connection that is not even taken up cannot be aborted: it must not outlive the stall clocks.
         most = min(_HTTP_TIMEOUT_S, self._stalls.due_in(self._host.monotonic()) + 0.5)
         return self._request("GET", path, timeout=self._time_left(most))
 
-    def _get_json(self, *paths: str) -> t.Any:
-        """The first of several names of one endpoint that this release has."""
-        for path in paths:
-            response = self._get(path)
-            if response.status == 404 and path != paths[-1]:
-                continue
-            return _expect_200(path, response).json()
-        raise HttpError("no path")
-
-    def _identity(self) -> _Finding | None:
-        response = self._get("/v1/models")
-        if response.status in (401, 403):
-            given = (
-                "the api_key that was given is not the server's"
-                if self._options.endpoint.api_key
-                else "no api_key was given"
-            )
-            text = f"/v1/models answered {response.status}: the server wants a key, and {given}"
-            self._gates["identity"] = Gate("identity", False, text, "unauthorized")
-            return self._finding(LOADING, True, "unauthorized", text)
-        models = [str(item.get("id")) for item in _dicts(_expect_200("/v1/models", response).json(), "data")]
-        model_info = _mapping(self._get_json("/model_info", "/get_model_info"))
-        info = _mapping(self._get_json("/server_info", "/get_server_info"))
-        self._secrets.update(
-            key for key in (str(info.get(name) or "") for name in ("api_key", "admin_api_key")) if _can_be_masked(key)
-        )
-        differences, unreported = self._compare(info)
-        self._remember_server(info, models, differences)
-        self._unknown_settings = {name: resembling(name, info) for name in unreported}
-        gate = gate_identity(
-            model=self._options.model,
-            model_path=self._options.model_path,
-            models=models,
-            running_path=str(model_info.get("model_path", "")),
-            differences=differences,
-            unreported=unreported,
-        )
-        self._gates["identity"] = gate
-        self._gates["markers"] = self._markers_gate()
-        if gate.passed is False:
-            return self._finding(LOADING, True, gate.cause, gate.detail)
-        return None
-
-    def _compare(self, info: t.Mapping[str, t.Any]) -> tuple[list[Difference], list[str]]:
-        """What was asked against what runs. A leader has another rank than its follower, and must know of all nodes."""
-        if not self._node_rank():
-            return compare_settings(self._options.settings, info)
-        asked = {**self._options.settings, "nnodes": self._asked_nodes()}
-        own = ("node_rank", "host", "port")
-        differences, unreported = compare_settings(
-            {name: value for name, value in asked.items() if name not in own}, info
-        )
-        return [
-            dataclasses.replace(difference, held=difference.held or difference.name == "nnodes")
-            for difference in differences
-        ], unreported
-
     def _asked_nodes(self) -> t.Any:
         value = self._options.settings.get("nnodes")
         return self._main_arguments().get("nnodes") if value is None else value
 
-    def _remember_server(self, info: t.Mapping[str, t.Any], models: list[str], differences: list[Difference]) -> None:
-        names = (
-            "attention_backend",
-            "context_length",
-            "dp_size",
-            "ep_size",
-            "log_level",
-            "max_running_requests",
-            "mem_fraction_static",
-            "model_path",
-            "nnodes",
-            "node_rank",
-            "pp_size",
-            "quantization",
-            "speculative_algorithm",
-            "speculative_draft_model_path",
-            "speculative_num_draft_tokens",
-            "startup_weight_load_mode",
-            "tp_size",
+    def _identity(self) -> Finding | None:
+        gate = self._checks.identity(
+            node_rank=self._node_rank(), nodes=self._asked_nodes(), max_total_num_tokens=self._log.max_total_num_tokens
         )
-        self._server = {
-            "version": small(info.get("version")),
-            "model": models[0][:256] if models else "",
-            "arguments": {name: small(info[name]) for name in names if small(info.get(name)) is not None},
-            "max_total_num_tokens": small(info.get("max_total_num_tokens")) or self._log.max_total_num_tokens,
-            "startup_time": small(info.get("startup_time")),
-            "engine_changed": [
-                change
-                for change in (
-                    small(dataclasses.asdict(difference)) for difference in differences if not difference.held
-                )
-                if change is not None
-            ],
-            "skip_tokenizer_init": bool(info.get("skip_tokenizer_init")),
-        }
+        self._gates["identity"] = gate
+        if gate.cause != "unauthorized":
+            # The server's own arguments tell how many there should be.
+            self._gates["markers"] = self._markers_gate()
+        return self._finding(LOADING, True, gate.cause, gate.detail) if gate.passed is False else None
 
     def _serving(self) -> bool:
-        response = self._get(self._ready_path)
-        if response.status == 404 and self._ready_path == "/ready":
-            # Before 0.5.20. This one generates a token and takes a second in every release; /health is 200 from the
-            # beginning in 0.4.6, and wherever SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is 0.
-            self._ready_path = "/health_generate"
-            response = self._get(self._ready_path)
-        if response.status == 200:
-            self._gates["serving"] = Gate("serving", None, f"{self._ready_path} is 200")
-            return True
-        text = f"{self._ready_path} answers {response.status}: warming up, draining or unhealthy"
-        self._gates["serving"] = Gate("serving", None, text, "unhealthy" if self._log.fired_up else "")
-        self._let_go()
-        self._retry_http()
-        return False
+        up, self._gates["serving"] = self._checks.serving(fired_up=self._log.fired_up)
+        if not up:
+            self._let_go()
+            self._retry_http()
+        return up
 
-    def _generate(self) -> _Finding | None:
-        algorithm = self._asked("speculative_algorithm")
-        block_size = self._asked("speculative_dflash_block_size") or self._asked("speculative_num_draft_tokens") or 0
-        tokens = self._options.generation_tokens
-        if tokens is None:
-            tokens = default_generation_tokens(_whole(block_size) if algorithm else 0)
-        if tokens == 0:
-            self._gates["serving"] = Gate("serving", True, f"{self._ready_path} is 200; no generation was asked for")
-            return None
-        payload = generation_request(tokens, skip_tokenizer_init=self._server["skip_tokenizer_init"])
-        response = self._request(
-            "POST",
-            "/generate",
-            timeout=self._time_left(_GENERATE_TIMEOUT_S if self._options.wait else _GENERATE_ONCE_S),
-            payload=payload,
+    def _generate(self) -> Finding | None:
+        block_size = _whole(
+            self._asked("speculative_dflash_block_size") or self._asked("speculative_num_draft_tokens") or 0
         )
-        if response.status == 200:
-            gate = gate_generation(
-                response.json(),
-                tokens=tokens,
-                speculation=bool(algorithm),
-                counted=reports_verify_steps(self._release()),
-                block_size=_whole(block_size),
-            )
-        else:
-            body = response.body[:300].decode("utf-8", "replace")
-            gate = Gate("serving", False, f"/generate answered {response.status}: {body}", "generation_failed")
+        gate = self._checks.generation(
+            speculation=bool(self._asked("speculative_algorithm")), block_size=block_size, release=self._release
+        )
         self._gates["serving"] = gate
         if gate.passed:
             self._generation_failures = 0
@@ -1036,17 +902,14 @@ class Waiter:
         self._generation_failures += 1
         self._let_go()
         self._retry_http()
-        hopeless = (
-            gate.cause in ("speculation_not_exercised", "generation_too_short")
-            or self._generation_failures >= _GENERATION_TRIES
-        )
         if gate.cause == "generation_too_short":
-            least = least_generation_tokens(_whole(block_size))
+            least = least_generation_tokens(block_size)
             remedy = f"Set generation_tokens to {least} or more, or leave it out."
-            return _Finding(LOADING, True, gate.cause, gate.detail, remedy)
+            return Finding(LOADING, True, gate.cause, gate.detail, remedy)
+        hopeless = gate.cause == "speculation_not_exercised" or self._generation_failures >= _GENERATION_TRIES
         return self._finding(LOADING, hopeless, gate.cause, gate.detail)
 
-    def _stable(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> _Finding | None:
+    def _stable(self, before: UnitState, engine_before: frozenset[EngineProcess]) -> Finding | None:
         self._refresh_unit(self._host.monotonic())
         after = self._unit
         self._port = self._host.port(after)
@@ -1086,6 +949,19 @@ class Waiter:
             return None
         return self._finding(READY, True, "", "all six gates passed")
 
+    def _awaits_markers(self) -> bool:
+        """Whether to give markers a moment that journald may still hold back: for late ones it would generate once more."""
+        if self._gates["markers"].passed is True or not self._following:
+            return False
+        now = self._host.monotonic()
+        if self._markers_due is None:
+            self._markers_due = now + _MARKERS_LATE_S
+        if now >= self._markers_due:
+            return False
+        self._gates["serving"] = Gate("serving", None, f"{self._checks.ready_path} is 200; the markers come first")
+        self._next_http = self._markers_due
+        return True
+
     def _loaded_nothing(self) -> bool:
         """Whether nothing but the answers speaks for a model: neither the log nor a process."""
         if self._options.markers == "ignore" or self._log.markers >= max(self._expected_markers(), 1):
@@ -1094,18 +970,26 @@ class Waiter:
 
     # -- the result ---------------------------------------------------------------------------------------------
 
-    def _finding(self, state: str, final: bool, cause: str, summary: str) -> _Finding:
-        return _Finding(state, final, cause, summary, _REMEDIES.get(cause, ""))
+    def _finding(self, state: str, final: bool, cause: str, summary: str) -> Finding:
+        found = Finding.of(state, final, cause, summary)
+        if not self._port.socket_units or cause not in ("port_conflict", "port_owned_by_other"):
+            return found
+        # Its process is systemd.
+        units = " ".join(self._port.socket_units)
+        remedy = f"End the socket activation (`systemctl disable --now {units}`), or give this instance another port."
+        return dataclasses.replace(found, remedy=remedy)
 
-    def _timed_out(self, finding: _Finding, now: float) -> _Finding:
+    def _timed_out(self, finding: Finding, now: float) -> Finding:
         summary = (
             f"not ready within {self._timeout():g} s{self._compared(now)}; in phase {self._phase or 'none'} "
             f"for {now - self._phase_since:.0f} s; {finding.summary}"
         )
         if self._can_hang():
             self._hang_lists = self._stalls.lists(now, last_line=self._log.last_line)
-        found = diagnose(log=self._log, unit=self._unit, release=self._release(), ended=False)
-        remedy = finding.remedy or _REMEDIES["timeout"]
+        found = diagnose(
+            log=self._log, unit=self._unit, release=self._release(), ended=False, arguments=self._arguments()
+        )
+        remedy = finding.remedy or REMEDIES["timeout"]
         if self._held_since is not None and self._options.stable_for and not finding.cause:
             # It was only not watched for long enough.
             held = f"all other gates passed, and held for {now - self._held_since:.0f} s of the"
@@ -1116,9 +1000,9 @@ class Waiter:
         elif found.id and not finding.remedy:
             self._diagnosed = found
             summary, remedy = f"{summary}. The log says: {found.summary}", found.remedy
-        return _Finding(finding.state, True, finding.cause or "timeout", summary, remedy)
+        return Finding(finding.state, True, finding.cause or "timeout", summary, remedy)
 
-    def _hung(self, now: float) -> _Finding:
+    def _hung(self, now: float) -> Finding:
         """Nothing moves: say since when, who stands still, and what the logs know of it."""
         explained = self._stalls.explain(now, last_line=self._log.last_line, port=self._options.endpoint.port)
         self._hang_lists = explained.lists
@@ -1130,6 +1014,7 @@ class Waiter:
             release=self._release(),
             gpus=self._host.gpus() if kernel else {},
             ended=False,
+            arguments=self._arguments(),
         )
         silence = look_up(self._log.last_line, "last")
         if explained.certain and silence is not None and silence[0].id == found.id:
@@ -1137,12 +1022,12 @@ class Waiter:
             found = dataclasses.replace(found, id="", cause="", summary="", remedy="", rank="", evidence=())
         self._diagnosed = dataclasses.replace(found, evidence=(*found.evidence, *explained.evidence))
         if found.source == "kernel log":
-            return _Finding(HUNG, True, found.cause, f"{found.summary}; {explained.summary}", found.remedy)
+            return Finding(HUNG, True, found.cause, f"{found.summary}; {explained.summary}", found.remedy)
         summary = explained.summary + (f". The log says: {found.summary}" if found.summary else "")
         remedy = explained.remedy if explained.certain or not found.remedy else found.remedy
         # A line that nothing followed is as good a cause as silence.
         by_silence = silence is not None and silence[0].id == found.id
-        return _Finding(HUNG, True, found.cause if by_silence else explained.cause, summary, remedy)
+        return Finding(HUNG, True, found.cause if by_silence else explained.cause, summary, remedy)
 
     def _compared(self, now: float) -> str:
         """How long earlier starts took, for a message."""
@@ -1155,86 +1040,61 @@ class Waiter:
         text = "not checked: the server does not run" if self._judged.final else "not checked yet"
         return [self._gates.get(name, Gate(name, None, text)) for name in GATES]
 
-    def _result(self, finding: _Finding, *, finished: bool) -> dict[str, t.Any]:
+    def _result(self, finding: Finding, *, finished: bool) -> dict[str, t.Any]:
         now, realtime = self._host.monotonic(), self._host.realtime()
         self._set_phase(now)
         if finding.state == READY:
             self._await_last_lines(now)
-        unit, log = self._unit, self._log
-        ready = finding.state == READY
-        timeline = self._timeline(now)
-        start = unit.exec_main_start_us / 1e6
-        gates = [{"name": gate.name, "passed": gate.passed, "detail": gate.detail} for gate in self._gate_list()]
-        weights = [{**dataclasses.asdict(model), "ranks": len(model.ranks)} for model in log.weights]
-        result: dict[str, t.Any] = {
-            "changed": False,
-            "state": finding.state,
-            "ready": ready,
-            "elapsed": round(now - self._started, 3),
-            "phase": SERVING if ready else self._phase,
-            "phase_for": round(now - self._phase_since, 3),
-            "gates": gates,
-            "unit": self._options.unit,
-            "port": self._options.endpoint.port,
-            "invocation_id": unit.invocation_id,
-            "main_pid": unit.main_pid,
-            "uptime": round(now - start, 3) if unit.main_pid and start else 0.0,
-            "timeline": timeline,
-            "weights": weights,
-            "markers": {"seen": log.markers, "expected": self._expected_markers()},
-            "server": {key: value for key, value in self._server.items() if key != "skip_tokenizer_init"},
-            "detected_at": realtime,
-            "detected_at_monotonic": now,
-            "timeout": self._timeout(),
-            "diagnosis": {} if ready or finding.state == FOLLOWER else self._diagnosis(finding),
-            "log_tail": log.tail(self._options.log_lines),
-            "log_incomplete": self._log_incomplete,
-            "finished": finished,
-            "notices": self._all_notices(ready, timeline),
-        }
-        if log.draining is not None and finding.state == STOPPING:
-            result["draining"] = log.draining.remaining
-        rank = self._node_rank()
-        if rank:
-            result["node_rank"] = rank
-        left = self._estimate(now, timeline) if finding.state == LOADING else {}
-        if left:
-            result["estimate"] = left
+        timeline = timeline_of(self._log, self._unit, now)
+        outcome = Outcome(
+            finding=finding,
+            finished=finished,
+            options=self._options,
+            unit=self._unit,
+            log=self._log,
+            gates=self._gate_list(),
+            server=self._checks.server,
+            now=now,
+            realtime=realtime,
+            started=self._started,
+            phase=self._phase,
+            phase_since=self._phase_since,
+            timeout=self._timeout(),
+            timeline=timeline,
+            estimate=self._estimate(now, timeline) if finding.state == LOADING else {},
+            expected_markers=self._expected_markers(),
+            node_rank=self._node_rank(),
+            log_incomplete=self._log_incomplete,
+            notices=self._notices,
+            unknown_settings=self._checks.unknown_settings,
+            diagnosed=self._diagnosed,
+            hang_lists=self._hang_lists,
+        )
+        result = outcome.result()
         if not finished:
-            result["resume"] = {
-                "boot_id": self._host.boot_id(),
-                "started": self._started,
-                "elapsed": now - self._started,
-                "restarts_before": self._restarts_before,
-                "phase": self._phase,
-                "held": {
-                    "boot_id": self._host.boot_id(),
-                    "invocation_id": self._watched[0],
-                    "main_pid": self._watched[1],
-                    "since": self._held_since,
-                    "engine": [dataclasses.asdict(process) for process in sorted(self._held_engine)],
-                },
-                "stalls": {
-                    "boot_id": self._host.boot_id(),
-                    "invocation_id": self._watched[0],
-                    "main_pid": self._watched[1],
-                    **self._stalls.dump(),
-                },
-                "journal": {
-                    "invocation_id": self._watched[0],
-                    "cursor": self._host.cursor(),
-                    "began": self._began_in_journal,
-                    "stop_requested": self._stop_requested,
-                    "log": log.dump(tail=self._options.log_lines),
-                },
-            }
-        if finding.state == FOLLOWER:
-            result["notices"].append(
-                f"{self._options.unit}: node rank {rank} runs; give leader (host:port of rank 0) to prove that it serves"
-            )
-        elif finished and self._options.wait and not ready:
-            result["msg"] = self._message(finding, now)
-        return t.cast("dict[str, t.Any]", redact(result, self._secrets))
+            result["resume"] = self._kept_for_the_next_slice(now)
+        return t.cast("dict[str, t.Any]", redact(result, self._checks.secrets))
+
+    def _kept_for_the_next_slice(self, now: float) -> dict[str, t.Any]:
+        boot_id = self._host.boot_id()
+        start = {"invocation_id": self._watched[0], "main_pid": self._watched[1]}
+        engine = [dataclasses.asdict(process) for process in sorted(self._held_engine)]
+        return {
+            "boot_id": boot_id,
+            "started": self._started,
+            "elapsed": now - self._started,
+            "restarts_before": self._restarts_before,
+            "phase": self._phase,
+            "held": {"boot_id": boot_id, **start, "since": self._held_since, "engine": engine},
+            "stalls": {"boot_id": boot_id, **start, **self._stalls.dump()},
+            "journal": {
+                "invocation_id": self._watched[0],
+                "cursor": self._host.cursor(),
+                "began": self._began_in_journal,
+                "stop_requested": self._stop_requested,
+                "log": self._log.dump(tail=self._options.log_lines),
+            },
+        }
 
     def _await_last_lines(self, now: float) -> None:
         """The verdict is made; journald may be a moment behind with the lines that complete the timeline."""
@@ -1242,110 +1102,12 @@ class Waiter:
             self._host.pause(_TICK_BUSY_S)
             self._feed(self._host.follow())
 
-    def _all_notices(self, ready: bool, timeline: list[dict[str, t.Any]]) -> list[str]:
-        notices = list(self._notices)
-        if not self._log_incomplete and not self._node_rank():
-            # A follower's answers are its leader's, its journal is its own.
-            notices += cross_check(timeline, self._server.get("startup_time"))
-        for name, meant in self._unknown_settings.items():
-            guess = f"; {meant} may be meant" if meant else ""
-            notices.append(
-                f"{self._options.unit}: settings has {name!r}, which this release does not report, so it was not compared:"
-                f" it may be misspelt{guess}"
-            )
-        if ready and self._log_incomplete:
-            notices.append(f"{self._options.unit}: {self._log_incomplete}; the other gates decided")
-        if ready:
-            warnings = log_warnings(self._log, str(self._server.get("version") or ""), severities=("warning",))
-            notices += [f"{self._options.unit}: {warning}" for warning in warnings]
-        if ready and self._unit.n_restarts:
-            notices.append(f"{self._options.unit}: systemd has restarted it {self._unit.n_restarts} times by itself")
-        if self._unit.need_daemon_reload:
-            notices.append(
-                f"{self._options.unit}: its file changed on disk, and systemd has not read it yet (daemon-reload)"
-            )
-        return notices
-
-    def _timeline(self, now: float) -> list[dict[str, t.Any]]:
-        start_us = self._unit.exec_main_start_us
-        if not start_us or not self._unit.invocation_id:
-            return []
-        ended_us = self._unit.exec_main_exit_us
-        until_us = ended_us if ended_us > start_us and not self._unit.main_pid else int(now * 1e6)
-        return [
-            {
-                "phase": span.phase,
-                "start": round((span.start_us - start_us) / 1e6, 3),
-                "duration": round(
-                    (max(until_us - span.start_us, 0) if span.duration_us is None else span.duration_us) / 1e6, 3
-                ),
-                **({"model": span.model} if span.model else {}),
-            }
-            for span in self._log.timeline
-        ]
-
-    def _diagnosis(self, finding: _Finding) -> dict[str, t.Any]:
-        found = self._diagnosed
-        evidence = list(found.evidence) if found else []
-        if self._log.argument_error and not evidence:
-            evidence.append(self._log.argument_error)
-        return {
-            "id": found.id if found else "",
-            "cause": finding.cause,
-            "summary": finding.summary,
-            "remedy": finding.remedy,
-            "severity": found.severity if found else "error",
-            "rank": found.rank if found else "",
-            "evidence": evidence,
-            "warnings": list(found.warnings) if found else log_warnings(self._log),
-            "exit": self._unit.exit_text(),
-            **self._hang_lists,
-        }
-
-    def _unit_name(self) -> str:
-        """The unit as it was asked for, and what systemd calls it if that is an alias."""
-        asked, known = self._options.unit, self._unit.id
-        return f"{asked} (an alias of {known})" if known and known != asked else asked
-
-    def _message(self, finding: _Finding, now: float) -> str:
-        verdict = f"{self._unit_name()} is not ready: {finding.state}"
-        if finding.cause and finding.cause != finding.state:
-            verdict += f" ({finding.cause})"
-        parts = [f"{verdict} after {now - self._started:.1f} s", finding.summary]
-        if finding.remedy:
-            parts.append(finding.remedy)
-        return ". ".join(part.rstrip(".") for part in parts if part) + "."
-
-
-def _can_be_masked(key: str) -> bool:
-    """Whether the result stays readable without this text. The name beside a value masks it in any case."""
-    return len(key) >= 4 and not any(key in word for word in (*STATES, *GATES, *PHASES, SERVING))
-
 
 def _whole(value: t.Any) -> int:
     try:
         return int(value)
     except (OverflowError, TypeError, ValueError):
         return 0
-
-
-def _mapping(value: t.Any) -> t.Mapping[str, t.Any]:
-    if not isinstance(value, dict):
-        raise HttpError(f"expected a JSON object, got {str(value)[:120]!r}", "not_json")
-    return value
-
-
-def _expect_200(path: str, response: Response) -> Response:
-    if 300 <= response.status < 400:
-        raise HttpError(f"GET {path} is redirected to {response.location!r}; SGLang never does that", "redirected")
-    if response.status != 200:
-        raise HttpError(f"GET {path} answered {response.status}: {response.body[:200]!r}", "http_status")
-    return response
-
-
-def _dicts(value: t.Any, key: str) -> list[dict[str, t.Any]]:
-    items = _mapping(value).get(key)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 __all__ = ("STARTING_MESSAGE_ID", "STOPPING_MESSAGE_ID", "Waiter")

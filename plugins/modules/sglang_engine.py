@@ -18,6 +18,7 @@ description:
     anew. A failed installation leaves nothing behind. Two installations of one engine wait for each other.
 extends_documentation_fragment:
   - specdec.serving._attributes
+  - specdec.serving._lease
 attributes:
   check_mode:
     support: full
@@ -55,9 +56,13 @@ options:
     type: str
     default: ""
   keep:
-    description: How many complete engines stay, this one included. One that a unit or a process uses always stays.
+    description: How many complete engines stay, this one included. One that a unit, a process or a known-good record names always stays.
     type: int
     default: 3
+  state_dir:
+    description: Folder of the records of M(specdec.serving.sglang_known_good).
+    type: path
+    default: /var/lib/specdec/sglang
 """
 
 EXAMPLES = r"""
@@ -98,7 +103,13 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.specdec.serving.plugins.module_utils._engine import EngineError, EngineRequest, ensure_engine
+from ansible_collections.specdec.serving.plugins.module_utils._engine import (
+    EngineError,
+    EngineRequest,
+    ensure_engine,
+    pip_environment,
+)
+from ansible_collections.specdec.serving.plugins.module_utils._lease import LeaseError, guard
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 
 ARGUMENT_SPEC: dict[str, t.Any] = {
@@ -109,6 +120,8 @@ ARGUMENT_SPEC: dict[str, t.Any] = {
     "requirements": {"type": "list", "elements": "str", "default": []},
     "index_url": {"type": "str", "default": ""},
     "keep": {"type": "int", "default": 3},
+    "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
+    "lease": {"type": "str", "default": ""},
 }
 
 
@@ -117,11 +130,14 @@ def main() -> None:
     params = module.params
     if not params["wheelhouse"] and not params["requirements"]:
         module.fail_json(msg="give 'wheelhouse', or 'requirements' to install from an index")
+    lease = params.pop("lease")
     request = EngineRequest(**{**params, "requirements": tuple(params["requirements"])})
-    # pip must not read the login's or the host's settings where a wheelhouse says everything.
-    runner = command_runner(PIP_CONFIG_FILE="/dev/null") if request.wheelhouse else command_runner()
+    runner = command_runner(timeout=None, **pip_environment(request))
     try:
-        result = ensure_engine(request, runner, check_mode=module.check_mode)
+        with guard("" if module.check_mode else lease):
+            result = ensure_engine(request, runner, check_mode=module.check_mode)
+    except LeaseError as error:
+        module.fail_json(msg=str(error))
     except (EngineError, OSError) as error:
         module.fail_json(msg=f"engine {request.path}: {error}")
     module.exit_json(**dataclasses.asdict(result))

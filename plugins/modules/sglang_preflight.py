@@ -25,6 +25,7 @@ notes:
   - Memory is an estimate. What it takes for granted is listed in it.
 extends_documentation_fragment:
   - specdec.serving._attributes
+  - specdec.serving._units.folders
 attributes:
   check_mode:
     support: full
@@ -61,6 +62,10 @@ options:
         description: What it is, for the message.
         type: str
         required: true
+      may_be_empty:
+        description: Whether it may be an empty folder.
+        type: bool
+        default: false
   ports:
     description: Ports that must be free, or held by the unit itself.
     type: list
@@ -79,6 +84,10 @@ options:
         description: The unit that may hold it.
         type: str
         required: true
+      what:
+        description: The argument that it comes from, for the message.
+        type: str
+        default: port
   needs_gpu:
     description: Whether there must be GPUs.
     type: bool
@@ -91,10 +100,24 @@ options:
     description: Folder that holds C(engines).
     type: path
     default: /opt/specdec
+  hardening:
+    description:
+      - Settings of the units' sandbox, as C(NAME=VALUE) of C(systemd.exec(5)). They are tried by a transient unit that shows its own
+        state and ends. RV(facts.hardening_refused) tells which of them do not work here.
+      - Nothing is tried without root.
+    type: list
+    elements: str
+    default: []
   engine:
     description: Folder of the engine that O(instances) run in. With O(wheelhouse), its lock names the engine instead.
     type: path
     default: ""
+  prune:
+    description:
+      - Whether units of P(specdec.serving.sglang#role) that are none of O(instances) will be removed before anything is started. The ports
+        and GPUs that they hold count as free then.
+    type: bool
+    default: false
   instances:
     description:
       - The instances, as P(specdec.serving.sglang_instances#filter) resolves them.
@@ -242,7 +265,7 @@ facts:
   type: dict
   contains:
     gpus:
-      description: One entry per GPU as nvidia-smi shows it, with its NUMA node.
+      description: One entry per GPU as nvidia-smi shows it, with its NUMA node and, where an instance wants one, the UUIDs of its MIG devices.
       type: list
       elements: dict
       returned: always
@@ -250,8 +273,13 @@ facts:
       description: Version of the GPU driver, or empty.
       type: str
       returned: always
+    numa:
+      description: The host's NUMA nodes with C(node), C(cpus) (the kernel's list, empty where there are none) and C(memory).
+      type: list
+      elements: dict
+      returned: always
     numa_nodes:
-      description: The host's NUMA nodes.
+      description: Numbers of those that have processors.
       type: list
       elements: int
       returned: always
@@ -260,12 +288,23 @@ facts:
       type: list
       elements: str
       returned: always
+    hardening_refused:
+      description:
+        - Names of settings among O(hardening) that do not work on this host, each with the reason. What surrounds a container decides, and systemd
+          passes over some of them without a word.
+      type: dict
+      returned: always
+      sample: {"ProtectProc": "it has no effect here: this kernel, or the container, does not let /proc be mounted anew"}
+    nvidia_modprobe:
+      description: Path of C(nvidia-modprobe), or empty.
+      type: str
+      returned: always
     systemd_version:
       description: Version of systemd.
       type: int
       returned: always
     credentials:
-      description: Whether systemd can pass credentials to a unit.
+      description: Whether systemd can pass credentials to a unit. That is tried with a transient unit.
       type: bool
       returned: always
     python_version:
@@ -281,6 +320,13 @@ facts:
       description: What systemd-detect-virt says, such as V(none), V(kvm) or V(podman).
       type: str
       returned: always
+    leftovers:
+      description:
+        - Units of the role that are none of O(instances), as M(specdec.serving.sglang_unit_info) tells them in
+          RV(specdec.serving.sglang_unit_info#module:units).
+      type: list
+      elements: dict
+      returned: with instances
     parser:
       description:
         - Where the arguments are known from (C(source) is V(engine), V(cache), V(wheel), V(sources) or empty), in C(seconds), how many
@@ -289,6 +335,10 @@ facts:
       returned: with instances
     user_exists:
       description: Whether O(user) exists.
+      type: bool
+      returned: always
+    user_is_system:
+      description: Whether O(user) is a system user (an id below 1000), or is not there yet.
       type: bool
       returned: always
     lock_sha256:
@@ -305,15 +355,16 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.specdec.serving.plugins.module_utils._preflight import (
+from ansible_collections.specdec.serving.plugins.module_utils._preflight import preflight
+from ansible_collections.specdec.serving.plugins.module_utils._preflight_request import (
     HostView,
     InstanceCheck,
     PathCheck,
     PortCheck,
     PreflightRequest,
-    preflight,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
+from ansible_collections.specdec.serving.plugins.module_utils._unit_options import FOLDERS
 
 ARGUMENT_SPEC: dict[str, t.Any] = {
     "version": {"type": "str", "required": True},
@@ -323,7 +374,11 @@ ARGUMENT_SPEC: dict[str, t.Any] = {
         "type": "list",
         "elements": "dict",
         "default": [],
-        "options": {"path": {"type": "str", "required": True}, "what": {"type": "str", "required": True}},
+        "options": {
+            "path": {"type": "str", "required": True},
+            "what": {"type": "str", "required": True},
+            "may_be_empty": {"type": "bool", "default": False},
+        },
     },
     "ports": {
         "type": "list",
@@ -333,12 +388,16 @@ ARGUMENT_SPEC: dict[str, t.Any] = {
             "host": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "required": True},
             "unit": {"type": "str", "required": True},
+            "what": {"type": "str", "default": "port"},
         },
     },
     "needs_gpu": {"type": "bool", "default": False},
     "user": {"type": "str", "default": "sglang"},
     "root": {"type": "path", "default": "/opt/specdec"},
+    "hardening": {"type": "list", "elements": "str", "default": []},
     "engine": {"type": "path", "default": ""},
+    "prune": {"type": "bool", "default": False},
+    **FOLDERS,
     "instances": {
         "type": "list",
         "elements": "dict",
@@ -382,7 +441,11 @@ def main() -> None:
         root=params["root"],
         engine=params["engine"],
         instances=tuple(_instance(item) for item in params["instances"]),
+        hardening=tuple(params["hardening"]),
         keep=not module.check_mode,
+        prune=params["prune"],
+        unit_dir=params["unit_dir"],
+        state_dir=params["state_dir"],
     )
     result = preflight(request, HostView(runner=command_runner(timeout=60)))
     for warning in result.warnings:

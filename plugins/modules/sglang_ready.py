@@ -51,6 +51,7 @@ notes:
   - C(async) is refused; the wait itself keeps no connection busy for longer than a minute.
 extends_documentation_fragment:
   - specdec.serving._attributes
+  - specdec.serving._server
 attributes:
   check_mode:
     support: full
@@ -65,32 +66,17 @@ options:
     description: Full name of the unit, such as V(sglang-k26-dflash.service). An alias is resolved, which the C(unit) gate and the message say.
     type: str
     required: true
-  host:
-    description:
-      - The address that the server was told to listen on. V(0.0.0.0) and V(::) are probed on the loopback address of that family.
-    type: str
-    default: 127.0.0.1
-  port:
-    description: The port that the server was told to listen on.
-    type: int
-    required: true
-  scheme:
-    description: How the server speaks.
-    type: str
-    choices: [http, https]
-    default: http
-  validate_certs:
-    description: Whether the certificate of an V(https) server is verified.
-    type: bool
-    default: true
   ca_path:
     description:
       - File on the target with the certificate authorities to trust instead of the system's.
       - One that cannot be used is refused where the server or O(leader) is asked by V(https); plain V(http) does not need it.
     type: path
-  api_key:
-    description: The server's API key. Never part of the result.
-    type: str
+  api_key_file:
+    description:
+      - Path on the target of the file with the server's keys, such as P(specdec.serving.sglang#role) writes it (C(api-key) and a JSON string on one
+        line). The key in it is used like O(api_key), and does not go through the controller. Without a key in it none is used.
+      - O(client_url) is asked without a key then.
+    type: path
   model:
     description: The id that C(/v1/models) must list. Not checked when empty.
     type: str
@@ -142,6 +128,14 @@ options:
         (names of the GPUs) and cache state.
     type: str
     default: "1350"
+  min_total_tokens:
+    description:
+      - Tokens that the KV cache must have room for. The wait ends, and the task fails with the cause C(kv_cache_too_small), as soon as the
+        journal shows less (C(max_total_num_tokens=)), which it does before the port opens. The server is left as it is.
+      - With replicas (C(dp_size), C(attn_dp_size)) their caches count together. Without a journal nothing is known, and nothing ends the wait.
+      - V(0) is content with any cache.
+    type: int
+    default: 0
   stall_timeout:
     description:
       - Seconds without any progress after which a server counts as hung, 300 by default; V(0) switches it off.
@@ -184,6 +178,15 @@ options:
       - Empty keeps nothing. Nothing is kept in check mode or when O(wait=false), nor of a start whose beginning the journal does not hold.
     type: path
     default: /var/lib/specdec/sglang
+  lease:
+    description: RV(specdec.serving.sglang_lease#module:token) of the lease of the host. When it is lost, the wait ends. Every slice renews it.
+    type: str
+    default: ""
+  claim:
+    description:
+      - Of a trial of a sweep, which the action plugin keeps claimed meanwhile, on the controller. The options of M(specdec.serving.sglang_trial) with
+        C(number), and C(claimed_at) as seconds since 1970.
+    type: dict
   keep_evidence:
     description:
       - How many archives of failed starts stay on the host for each unit; V(0) makes none. One start judged again replaces its archive.
@@ -349,7 +352,10 @@ markers:
   returned: always
   type: dict
 server:
-  description: What the server says of itself, when it answered.
+  description:
+    - What the server says of itself, when it answered.
+    - C(engine_changed) and C(mismatched) list the O(settings) that run with another value (C(name), C(asked), C(running)), in the second those
+      that may not.
   returned: always
   type: dict
   sample: {"version": "0.5.23", "model": "kimi-k2.6", "max_total_num_tokens": 428672}
@@ -547,12 +553,14 @@ resume:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.specdec.serving.plugins.module_utils import _evidence, _starts
-from ansible_collections.specdec.serving.plugins.module_utils._host import HangUp
+from ansible_collections.specdec.serving.plugins.module_utils._hang_up import HangUp
+from ansible_collections.specdec.serving.plugins.module_utils._lease import LeaseError, renew
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import FOLLOWER
 from ansible_collections.specdec.serving.plugins.module_utils._ready_host import SystemHost
 from ansible_collections.specdec.serving.plugins.module_utils._ready_options import (
     ARGUMENT_SPEC,
     OptionError,
+    key_from_file,
     options_from,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError
@@ -560,15 +568,25 @@ from ansible_collections.specdec.serving.plugins.module_utils._waiter import Wai
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec=ARGUMENT_SPEC, mutually_exclusive=[("api_key", "api_key_file")], supports_check_mode=True
+    )
     try:
+        if module.params["api_key_file"]:
+            module.params["api_key"] = key_from_file(module.params["api_key_file"]) or None
+            module.no_log_values.update(filter(None, [module.params["api_key"]]))
         options = options_from(module.params, check_mode=module.check_mode)
+        if options.wait:
+            renew(module.params["lease"])
         with SystemHost(options.unit, options.endpoint, options.listen_host, options.leader) as host:
             waiter = Waiter(options, host, _starts.load(options.state_dir))
             result = waiter.run()
+            if options.wait:
+                # What is seen after another run has taken over is not what this one started.
+                renew(module.params["lease"])
             if options.wait and result["ready"]:
                 result["notices"] += filter(None, [_starts.note(options.state_dir, result, waiter.subject())])
-    except (HangUp, OptionError, SystemdError) as error:
+    except (HangUp, LeaseError, OptionError, SystemdError) as error:
         module.fail_json(msg=str(error))
     _evidence.keep(result, module.params, wait=options.wait)
     for warning in result.pop("notices"):

@@ -14,12 +14,20 @@ author: specdec.serving contributors (@specdec)
 description:
   - Brings the unit files, environment files and credentials of all instances of a host to what is asked, as one change. Everything is
     checked first, by systemd as well; on any failure everything is put back.
-  - An environment file is named by the hash of its content, so that one rename of the unit file switches both.
+  - A unit file names all that belongs to it by its content, the environment file by a hash, files of secrets by random names of which each
+    content has its own. So one rename of the unit file switches everything, and no process ever starts with half of a change. A file that
+    neither a unit nor a record of M(specdec.serving.sglang_known_good) names any more is removed.
+  - A drop-in beside a unit file, which changes what is written here, is left where it is, and named in a warning.
+  - A running process that has other arguments or variables than its files say is to be restarted as well.
   - Nothing is started. RV(units) tells which units must be restarted so that what runs is what is written. That is remembered on the
     host, so that a run that was interrupted between the change and the restart heals itself.
   - Made for P(specdec.serving.sglang#role), which renders the texts.
 extends_documentation_fragment:
   - specdec.serving._attributes
+  - specdec.serving._lease
+  - specdec.serving._units.folders
+  - specdec.serving._units.config
+  - specdec.serving._units.instances
 attributes:
   check_mode:
     support: full
@@ -31,83 +39,11 @@ attributes:
 options:
   state:
     description:
-      - V(present) writes the files. V(stopped) stops the units and leaves the files. V(absent) stops the units and removes their files;
-        engines, caches and the service user stay.
+      - V(present) writes the files. V(stopped) stops the units and leaves the files. V(absent) stops the units and removes their files
+        and their known-good records; engines, caches and the service user stay.
     type: str
     choices: [absent, present, stopped]
     default: present
-  units:
-    description: The instances.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      name:
-        description: Name of the instance.
-        type: str
-        required: true
-      unit:
-        description: Name of the unit, such as V(sglang-k26-dflash.service).
-        type: str
-        required: true
-      content:
-        description: Text of the unit file. Required with O(state=present).
-        type: str
-        default: ""
-      environment_file:
-        description: Path of the environment file, named by the hash of its content. Required with O(state=present).
-        type: path
-        default: ""
-      environment_text:
-        description: Text of the environment file.
-        type: str
-        default: ""
-      secret_environment_file:
-        description: Path of a second environment file, for the variables in O(secrets).
-        type: path
-        default: ""
-      credential:
-        description: Path of the YAML file that holds the server's keys.
-        type: path
-        default: ""
-      credential_by_systemd:
-        description: Whether systemd passes the credential (LoadCredential=), or the service user reads the file itself.
-        type: bool
-        default: true
-      engine:
-        description: Path of the engine that the unit runs.
-        type: path
-        default: ""
-  secrets:
-    description:
-      - Instance name to C(config) (key names to keys) and C(environment) (variables). Never logged and in no result.
-    type: dict
-    default: {}
-  user:
-    description: User that owns the cache folders.
-    type: str
-    default: sglang
-  unit_dir:
-    description: Folder of the unit files.
-    type: path
-    default: /etc/systemd/system
-  config_dir:
-    description: Folder of the environment files and credentials.
-    type: path
-    default: /etc/specdec/sglang
-  state_dir:
-    description: Folder of the records.
-    type: path
-    default: /var/lib/specdec/sglang
-  cache_dirs:
-    description: Folders that the server writes to, parents first.
-    type: list
-    elements: path
-    default: []
-  enabled:
-    description: Whether the units start at boot.
-    type: bool
-    default: true
 """
 
 EXAMPLES = r"""
@@ -121,7 +57,7 @@ EXAMPLES = r"""
         environment_file: /etc/specdec/sglang/k26-dflash.5123732a8681.env
         environment_text: |
           HOME="/var/cache/specdec/sglang"
-        credential: /etc/specdec/sglang/credentials/k26-dflash.yaml
+        credential: /etc/specdec/sglang/credentials/k26-dflash.@SECRET@.yaml
     secrets:
       k26-dflash:
         config:
@@ -161,6 +97,16 @@ units:
       description: Its ActiveState.
       type: str
       returned: always
+    generation:
+      description:
+        - Hash of the unit file, which names everything else by content, 12 hexadecimal digits.
+        - Empty in check mode, when a file of secrets has no name yet.
+      type: str
+      returned: O(state=present)
+    known_good:
+      description: Whether this generation is the one that was proven ready last, see M(specdec.serving.sglang_known_good).
+      type: bool
+      returned: O(state=present)
     reasons:
       description: Why it was changed or must be restarted.
       type: list
@@ -178,92 +124,82 @@ folders:
   elements: str
 """
 
-import pwd
 import shutil
 import tempfile
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.specdec.serving.plugins.module_utils._drift import Asked
+from ansible_collections.specdec.serving.plugins.module_utils._drift_host import look_for_restart
+from ansible_collections.specdec.serving.plugins.module_utils._drop_ins import drop_ins_of, show_with_drop_ins
+from ansible_collections.specdec.serving.plugins.module_utils._lease import LeaseError, guard
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, check_unit_name
 from ansible_collections.specdec.serving.plugins.module_utils._systemd_quoting import QuotingError
+from ansible_collections.specdec.serving.plugins.module_utils._trial_unit import end
 from ansible_collections.specdec.serving.plugins.module_utils._unit_files import (
-    Instance,
-    Layout,
     UnitError,
     UnitReport,
     apply_present,
     remove,
     stop,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._unit_options import (
+    CONFIG,
+    FOLDERS,
+    INSTANCES,
+    instances_from,
+    layout_from,
+)
 
 ARGUMENT_SPEC: dict[str, t.Any] = {
     "state": {"type": "str", "choices": ["absent", "present", "stopped"], "default": "present"},
-    "units": {
-        "type": "list",
-        "elements": "dict",
-        "required": True,
-        "options": {
-            "name": {"type": "str", "required": True},
-            "unit": {"type": "str", "required": True},
-            "content": {"type": "str", "default": ""},
-            "environment_file": {"type": "path", "default": ""},
-            "environment_text": {"type": "str", "default": ""},
-            "secret_environment_file": {"type": "path", "default": ""},
-            "credential": {"type": "path", "default": ""},
-            "credential_by_systemd": {"type": "bool", "default": True},
-            "engine": {"type": "path", "default": ""},
-        },
-    },
-    "secrets": {"type": "dict", "default": {}, "no_log": True},
-    "user": {"type": "str", "default": "sglang"},
-    "unit_dir": {"type": "path", "default": "/etc/systemd/system"},
-    "config_dir": {"type": "path", "default": "/etc/specdec/sglang"},
-    "state_dir": {"type": "path", "default": "/var/lib/specdec/sglang"},
-    "cache_dirs": {"type": "list", "elements": "path", "default": []},
-    "enabled": {"type": "bool", "default": True},
+    **INSTANCES,
+    **FOLDERS,
+    **CONFIG,
+    "lease": {"type": "str", "default": ""},
 }
-
-
-def _ids(module: AnsibleModule, user: str) -> tuple[int | None, int | None]:
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        if not module.check_mode:
-            module.fail_json(msg=f"user {user!r} does not exist on this host")
-        return None, None
-    return entry.pw_uid, entry.pw_gid
 
 
 def _present(module: AnsibleModule) -> tuple[list[UnitReport], list[str]]:
     params = module.params
-    user_id, group_id = _ids(module, params["user"])
-    layout = Layout(
-        unit_dir=params["unit_dir"],
-        config_dir=params["config_dir"],
-        state_dir=params["state_dir"],
-        cache_dirs=tuple(params["cache_dirs"]),
-        user_id=user_id,
-        group_id=group_id,
-    )
-    instances = [Instance(**unit) for unit in params["units"]]
-    for instance in instances:
-        if not instance.content or not instance.environment_file:
-            module.fail_json(msg=f"{instance.name}: state=present needs 'content' and 'environment_file'")
+    layout = layout_from(params)
+    if layout.user_id is None and not module.check_mode:
+        module.fail_json(
+            msg=f"user {params['user']!r} does not exist on this host; the role makes it when it installs (tag sglang_install)"
+        )
+    instances = instances_from(params)
     scratch = tempfile.mkdtemp(prefix="specdec-unit-")
+    runner = command_runner()
     try:
-        return apply_present(
+        reports, folders = apply_present(
             instances,
             layout,
             params["secrets"],
-            command_runner(),
+            runner,
             enabled=params["enabled"],
             check_mode=module.check_mode,
             scratch=scratch,
         )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    for instance, report in zip(instances, reports):
+        # Who holds the lease knows that nobody is at work on a trial any more: its run was interrupted.
+        if params["lease"] and end(instance.unit, runner, check_mode=module.check_mode).was_active:
+            report.changed = report.restart_needed = True
+            report.reasons.append("a sweep or a try that was interrupted had left its trial in it")
+        state = show_with_drop_ins(runner, instance.unit, layout.unit_dir)
+        for warning in (found.warning(instance.unit) for found in drop_ins_of(state, instance.unit, layout.unit_dir)):
+            if warning:
+                module.warn(warning)
+        # A restart that is due already, or files that are not there yet, say nothing of the process.
+        asked = Asked(instance, layout.config_dir, params["secrets"].get(instance.name) or {})
+        names = [] if report.restart_needed else look_for_restart(asked, state, layout)
+        if names:
+            report.restart_needed = True
+            report.reasons.append(f"it runs with another {', '.join(names)} than its files say")
+    return reports, folders
 
 
 def main() -> None:
@@ -276,14 +212,14 @@ def main() -> None:
     folders: list[str] = []
     try:
         pairs = [(unit["name"], check_unit_name(unit["unit"])) for unit in params["units"]]
-        if params["state"] == "present":
-            reports, folders = _present(module)
-        elif params["state"] == "stopped":
-            reports = stop(pairs, command_runner(), check_mode=module.check_mode)
-        else:
-            layout = Layout(params["unit_dir"], params["config_dir"], params["state_dir"])
-            reports = remove(pairs, layout, command_runner(), check_mode=module.check_mode)
-    except (OSError, QuotingError, SystemdError, UnitError) as error:
+        with guard("" if module.check_mode else params["lease"]):
+            if params["state"] == "present":
+                reports, folders = _present(module)
+            elif params["state"] == "stopped":
+                reports = stop(pairs, command_runner(), check_mode=module.check_mode)
+            else:
+                reports = remove(pairs, layout_from(params), command_runner(), check_mode=module.check_mode)
+    except (LeaseError, OSError, QuotingError, SystemdError, UnitError) as error:
         module.fail_json(msg=str(error))
     result: dict[str, t.Any] = {
         "changed": bool(folders) or any(report.changed for report in reports),
@@ -293,6 +229,8 @@ def main() -> None:
             report.name: {
                 "active_state": report.active_state,
                 "changed": report.changed,
+                "generation": report.generation,
+                "known_good": report.known_good,
                 "invocation_id": report.invocation_id,
                 "reasons": report.reasons,
                 "restart_needed": report.restart_needed,

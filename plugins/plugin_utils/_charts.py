@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import re
+import time
 import typing as t
+
+from ansible_collections.specdec.serving.plugins.plugin_utils._drift import drift_lines, drift_word
 
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 # The last phase of a start that goes on ends now, as the uptime does.
@@ -23,6 +26,11 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part} {name}"
     return f"{whole} s"
+
+
+def moment(at: float) -> str:
+    """Seconds since the epoch as ``2026-07-01 10:15 UTC``."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 
 
 def bar(start: float, length: float, total: float, width: int) -> str:  # pylint: disable=disallowed-name  # of a chart
@@ -63,6 +71,11 @@ def _lasted(result: t.Mapping[str, t.Any], total: float) -> str:
     return f", start lasted {duration(total)}"
 
 
+def start_seconds(result: t.Mapping[str, t.Any]) -> float:
+    """How long the start took, or has taken so far, by its timeline; 0 without one."""
+    return max((phase["start"] + phase["duration"] for phase in result.get("timeline") or ()), default=0.0)
+
+
 def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48) -> str:
     """The verdict, each phase of the start as a bar on one time scale, the weights, the gates. Several lines of text.
 
@@ -72,7 +85,7 @@ def startup_chart(result: t.Mapping[str, t.Any], host: str = "", width: int = 48
     timeline = [
         phase for phase in result.get("timeline") or () if phase["duration"] > 0 or phase["phase"] != "starting"
     ]
-    total = max((phase["start"] + phase["duration"] for phase in timeline), default=0.0)
+    total = start_seconds(result)
     verdict = _shown_state(result).upper()
     lines = [f"{where}: {verdict}{_lasted(result, total)}"]
     labels = [phase["phase"] + (f" ({phase['model']})" if phase.get("model") else "") for phase in timeline]
@@ -131,12 +144,16 @@ def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
         note = f"{diagnosis['cause']}: {note}"  # first, for the rest may be cut
     if state == "ready":
         note = "all gates passed"
+    since = (result.get("rolled_back") or {}).get(result.get("item"))
+    if since:
+        note = f"rolled back {moment(since)}; {note}".removesuffix("; ")
     if result.get("failed") and not result.get("state"):
         note = str(result.get("msg", "failed"))
     uptime = float(result.get("uptime") or 0)
     used = [model["mem_usage_gb"] for model in weights if model.get("mem_usage_gb") is not None]
     left = [model["avail_mem_gb"] for model in weights if model.get("avail_mem_gb") is not None]
-    memory = f"{sum(used):.1f} GB used, {min(left):.1f} left" if used and left and uptime else ""
+    # SGLang counts free memory before and after: less than nothing may be used by a tiny model.
+    memory = f"{max(sum(used), 0.0):.1f} GB used, {min(left):.1f} left" if used and left and uptime else ""
     name = unit.removeprefix("sglang-").removesuffix(".service")
     asked = (result.get("expected_models") or {}).get(result.get("item"))
     return (
@@ -153,16 +170,66 @@ def _row(host: str, result: t.Mapping[str, t.Any]) -> tuple[str, ...]:
 
 
 def status_table(results: t.Iterable[t.Mapping[str, t.Any]], host: str = "") -> str:
-    """One row per instance: state, model, port, uptime, phase or verdict, weights, memory. Several lines of text.
+    """One row per instance: state, model, port, uptime, phase or verdict, weights, memory, and whether it is as asked.
+
+    Several lines of text; below the table one line for each value that is not as asked.
 
     ``results`` are results of ``sglang_ready``; an item may bring its own ``host``, and what the role knows beside them:
-    ``expected_models`` (``item`` to model, for a server that does not tell it yet) and ``archives`` (paths of evidence).
+    ``expected_models`` (``item`` to model, for a server that does not tell it yet), ``archives`` (paths of evidence), ``rolled_back``
+    (``item`` to the time at which another configuration than the asked one was put back; 0 = it was not) and ``drift`` (of
+    ``sglang_drift``; None where that could not compare).
     """
-    rows = [_COLUMNS] + [_row(str(result.get("host") or host), result) for result in results]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    shown = list(results)
+    rows = [_COLUMNS] + [_row(str(result.get("host") or host), result) for result in shown]
+    if any("drift" in result for result in shown):
+        words = ["CONFIGURATION", *map(drift_word, shown)]
+        rows = [(*row, word) for row, word in zip(rows, words, strict=True)]
+    differences = drift_lines(shown, host)
+    return text_table(rows) + (f"\n\n{text_table(differences)}" if differences else "")
+
+
+def work_text(hosts: t.Iterable[t.Mapping[str, t.Any]]) -> str:
+    """Who works on each host, and which trials are in force. Several lines of text.
+
+    ``hosts``: mappings with ``host``, ``lease`` (result of ``sglang_lease`` with ``state: shown``) and ``trials`` (results of
+    ``sglang_trial_unit`` with ``state: observed``, each with the name of its instance as ``item``).
+    """
+    return "\n".join(
+        f"{one['host']}: {line}" for one in hosts for line in (_lease_line(one["lease"]), *_trial_lines(one))
+    )
+
+
+def _lease_line(lease: t.Mapping[str, t.Any]) -> str:
+    if "holder" not in lease:
+        return f"who works here cannot be told: {lease.get('msg') or 'sglang_lease gave no answer'}"
+    if not lease["holder"]:
+        return "nobody holds the lease of the host"
+    ended = "; its ansible-playbook has ended, so the next run takes it" if lease.get("ended") else ""
+    return f"held by {lease['holder']}{ended}"
+
+
+def _trial_lines(one: t.Mapping[str, t.Any]) -> list[str]:
+    trials = [trial for trial in one["trials"] if trial.get("active")]
+    if not trials:
+        return ["no trial is in force"]
+    lines = []
+    for trial in trials:
+        left = float(trial.get("restore_in") or 0)
+        back = (
+            f"its own configuration comes back in {duration(left)} unless the trial is renewed"
+            if left > 0
+            else "no timer ends it: stop or deploy it once nobody works here, or restart the host"
+        )
+        lines.append(f"{trial['item']} runs a trial, {trial.get('label') or 'without a name'}; {back}")
+    return lines
+
+
+def text_table(rows: t.Sequence[t.Sequence[str]]) -> str:
+    """Rows in columns as wide as they have to be. Several lines of text."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
-__all__ = ("bar", "duration", "startup_chart", "status_table")
+__all__ = ("bar", "duration", "moment", "start_seconds", "startup_chart", "status_table", "text_table", "work_text")

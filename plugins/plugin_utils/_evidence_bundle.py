@@ -9,19 +9,19 @@ under names of our own, and each is searched for every key of the inventory befo
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gzip
 import io
 import json
-import os
 import tarfile
 import time
 import typing as t
 import zlib
 from pathlib import Path
 
+from ansible_collections.specdec.serving.plugins.module_utils._files import replacing
 from ansible_collections.specdec.serving.plugins.module_utils._redact import is_secret_variable, spellings
+from ansible_collections.specdec.serving.plugins.plugin_utils._charts import text_table
 
 #: Far above what an archive holds; what is larger is none of ours.
 _MOST_BYTES = 64 * 1024 * 1024
@@ -160,35 +160,30 @@ def bundle(
     left_out: list[str] = []
     try:
         path = _target(destination, stem)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise BundleError(f"no archive can be made in {destination!r}: {error}") from error
     try:
-        with os.fdopen(handle, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
-            for file in sorted(files, key=lambda one: (one.host, one.unit, one.path.name)):
-                try:
-                    contents = dict(_members(file))
-                    row = _row(file, contents.get("verdict.json", b""))
-                except _SecretFoundError:
-                    raise
-                except (BundleError, EOFError, OSError, ValueError, tarfile.TarError, zlib.error) as error:
-                    left_out.append(f"{file.host}: {file.unit}/{file.path.name} is damaged and left out: {error}")
-                    continue
-                folder = f"{stem}/{_plain(file.host)}/{_plain(file.unit)}/{file.path.name.removesuffix('.tar.gz')}"
-                for name, content in contents.items():
-                    _search(file, name, content, sought)
-                    _add(archive, f"{folder}/{name}", content, now)
-                rows.append(row)
-            _add(archive, f"{stem}/index.txt", (table(rows) + "\n").encode(), now)
-        if not rows:
-            raise BundleError("; ".join(left_out) or "there is no evidence to put into an archive")
-        os.rename(unfinished, path)
+        with replacing(str(path)) as out:
+            with tarfile.open(fileobj=out, mode="w:gz") as archive:
+                for file in sorted(files, key=lambda one: (one.host, one.unit, one.path.name)):
+                    try:
+                        contents = dict(_members(file))
+                        row = _row(file, contents.get("verdict.json", b""))
+                    except _SecretFoundError:
+                        raise
+                    except (BundleError, EOFError, OSError, ValueError, tarfile.TarError, zlib.error) as error:
+                        left_out.append(f"{file.host}: {file.unit}/{file.path.name} is damaged and left out: {error}")
+                        continue
+                    folder = f"{stem}/{_plain(file.host)}/{_plain(file.unit)}/{file.path.name.removesuffix('.tar.gz')}"
+                    for name, content in contents.items():
+                        _search(file, name, content, sought)
+                        _add(archive, f"{folder}/{name}", content, now)
+                    rows.append(row)
+                _add(archive, f"{stem}/index.txt", (table(rows) + "\n").encode(), now)
+            if not rows:
+                raise BundleError("; ".join(left_out) or "there is no evidence to put into an archive")
     except OSError as error:
         raise BundleError(f"the archive {path} cannot be written: {error}") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            unfinished.unlink()
     return str(path), rows, left_out
 
 
@@ -203,10 +198,7 @@ _COLUMNS = ("HOST", "UNIT", "STATE", "CAUSE", "TIME (UTC)")
 def table(rows: t.Iterable[Row]) -> str:
     """One line an archive: host, unit, state, cause, time."""
     cells = [_COLUMNS] + [(row.host, row.unit, row.state, row.cause, row.time) for row in rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+    return text_table(cells)
 
 
 __all__ = ("BundleError", "Fetched", "Row", "bundle", "secrets_in", "table")

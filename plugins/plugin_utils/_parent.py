@@ -9,6 +9,7 @@ Ansible ends its workers when it is interrupted, but not when it is killed: they
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import select
 import signal
@@ -19,9 +20,22 @@ import typing as t
 _POLL_S = 1.0
 
 
-def end_with_parent(parent: int, end: t.Callable[[], None] | None = None) -> threading.Thread:
-    """From now on call ``end`` when the process ``parent`` is gone; by default end this worker and what it started."""
-    thread = threading.Thread(target=_watch, args=(parent, end or _end), daemon=True)
+def ansible_pid() -> int:
+    """The pid of the ansible-playbook that made this worker, which may be gone."""
+    # Noted when the worker was made: of one that is killed meanwhile, getppid(2) tells only who adopted us.
+    parent = multiprocessing.parent_process()
+    return os.getppid() if parent is None or parent.pid is None else parent.pid
+
+
+def is_abandoned() -> bool:
+    """Whether the ansible-playbook that made this worker is gone."""
+    return os.getppid() != ansible_pid()
+
+
+def end_with_parent(parent: int | None = None, end: t.Callable[[], None] | None = None) -> threading.Thread:
+    """From now on call ``end`` when ``parent`` (default: `ansible_pid`) is gone; by default end this worker and what it started."""
+    watched = ansible_pid() if parent is None else parent
+    thread = threading.Thread(target=_watch, args=(watched, end or _end), daemon=True)
     thread.start()
     return thread
 
@@ -56,4 +70,4 @@ def _end() -> None:
     os._exit(1)
 
 
-__all__ = ("end_with_parent",)
+__all__ = ("ansible_pid", "end_with_parent", "is_abandoned")

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import typing as t
 
 from ansible_collections.specdec.serving.plugins.module_utils._progress import still_for
+from ansible_collections.specdec.serving.plugins.module_utils._readiness import PHASES
 from ansible_collections.specdec.serving.plugins.module_utils._starts import LEAST_AUTO_S, parse_timeout
-from ansible_collections.specdec.serving.plugins.module_utils._startup_log import PHASES
 
 #: The first slice is short, so that a wrong configuration shows soon.
 FIRST_SLICE_S = 15.0
@@ -117,6 +116,16 @@ def keepalive_arguments(arguments: str) -> str:
     return "" if "serveraliveinterval" in words else " ".join((*KEEPALIVE, *_OWN_CONNECTION))
 
 
+def keep_alive(connection: t.Any) -> None:
+    """Let the ssh of an action plugin's connection notice a host that no longer answers, unless it was told how."""
+    if getattr(connection, "transport", "") != "ssh":
+        return
+    given = [str(connection.get_option(name) or "") for name in ("ssh_args", "ssh_common_args", "ssh_extra_args")]
+    added = keepalive_arguments(" ".join(given))
+    if added:
+        connection.set_option("ssh_common_args", f"{given[1]} {added}".strip())
+
+
 def forks_warning(hosts: int, forks: int) -> str:
     """'' when all hosts of the batch can be waited for at once."""
     if forks >= hosts:
@@ -131,9 +140,10 @@ def forks_warning(hosts: int, forks: int) -> str:
 class SliceLoop:
     """Calls the module until it has a verdict.
 
-    ``execute`` runs one slice with extra arguments and may raise ``lost`` for a dropped connection; ``parent`` gives the
-    parent's pid, which changes when the controller is killed. Raises ``lost`` when the host stays away until the
-    deadline, and ValueError for a timeout that is none.
+    ``execute`` runs one slice with extra arguments and may raise ``lost`` for a dropped connection; ``abandoned``
+    tells whether ansible-playbook is gone; ``keep`` is called before each slice. Raises ``lost`` when the
+    host stays away until the deadline, or for ``patience`` seconds (None = no such limit), and ValueError for a timeout that
+    is none.
     """
 
     arguments: dict[str, t.Any]
@@ -144,7 +154,9 @@ class SliceLoop:
     complain: t.Callable[[str], None]
     monotonic: t.Callable[[], float]
     sleep: t.Callable[[float], None]
-    parent: t.Callable[[], int] = os.getppid
+    abandoned: t.Callable[[], bool]
+    keep: t.Callable[[], None] = lambda: None
+    patience: float | None = None
 
     def run(self) -> dict[str, t.Any]:
         """The module's last answer."""
@@ -155,24 +167,26 @@ class SliceLoop:
         if self.check_mode or not truth(self.arguments.get("wait", True)):
             return self.execute({})
         started = self.monotonic()
-        parent = self.parent()
         reached = False
+        answered = started
         extra: dict[str, t.Any] = {"slice": FIRST_SLICE_S}
         while True:
-            if self.parent() != parent:
+            if self.abandoned():
                 raise ValueError("ansible-playbook is gone; the wait ends with it")
+            self.keep()
             try:
                 answer = self.execute(extra)
             except self.lost as error:
                 reached = reached or _WAS_CONNECTED.search(str(error)) is not None
                 allowed = limit + GRACE_S if reached else min(NEVER_REACHED_S, limit)
-                if self.monotonic() - started >= allowed:
+                silent = self.monotonic() - answered
+                if self.monotonic() - started >= allowed or (self.patience is not None and silent >= self.patience):
                     raise
                 told = str(error).strip().splitlines()[-1].removesuffix(" Make sure this host can be reached over ssh:")
                 self.complain(f"connection lost, trying again: {told}")
                 self.sleep(RETRY_S)
                 continue
-            reached = True
+            reached, answered = True, self.monotonic()
             if answer.get("failed") or answer.get("finished", True) or answer.get("skipped"):
                 return answer
             if given is None:
@@ -194,6 +208,7 @@ __all__ = (
     "STILL_TOLD_S",
     "SliceLoop",
     "forks_warning",
+    "keep_alive",
     "keepalive_arguments",
     "plain",
     "progress_line",

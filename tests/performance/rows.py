@@ -16,9 +16,17 @@ import statistics
 import typing as t
 from pathlib import Path
 
+from ansible_collections.specdec.serving.plugins.plugin_utils._charts import text_table
+from ansible_collections.specdec.serving.tests.performance import sweeps
 from ansible_collections.specdec.serving.tests.support.observer import baselines, races
 
 READY_LAG_GOAL_S, CRASH_LAG_GOAL_S, WAIT_CPU_GOAL_PERCENT = 0.25, 0.25, 1.0
+#: What a deployment that changes nothing may take of a play that is written by hand.
+NOOP_DEPLOY_GOAL = 1.3
+#: What a wait for many servers may take of a wait for one.
+FLEET_GOAL = 1.5
+#: 3 % of the story's 210 s, of each trial, where starts take as long as below and longer.
+SWEEP_OVERHEAD_GOAL_S, SWEEP_LEAST_START_S = 6.0, 20.0
 #: How many times ours must be faster than these at the 95th percentile.
 FASTER = {"loop": 30.0, "uri": 5.0}
 
@@ -178,22 +186,107 @@ def wait_cpu(record: t.Mapping[str, t.Any]) -> Row:
     )
 
 
+def noop_deploy(ours: t.Sequence[float], by_hand: t.Sequence[float]) -> Row:
+    """Seconds of runs that change nothing: of `deploy.yml`, and of the play that is written by hand."""
+    measured = statistics.median(ours) / statistics.median(by_hand)
+    return Row(
+        id="noop_deploy_ratio",
+        measured=round(measured, 3),
+        goal=f"<= {NOOP_DEPLOY_GOAL:g} times a play of seven tasks written by hand, generation off in both",
+        unit="times",
+        met=measured <= NOOP_DEPLOY_GOAL,
+        n=len(ours),
+        baselines={"by_hand_s": spread(by_hand)},
+        details={"ours_s": spread(ours)},
+    )
+
+
+def fleet_growth(one: t.Sequence[float], many: t.Sequence[float], *, number: int, load_s: float) -> Row:
+    """Seconds of a wait for one server, and of a wait for ``number`` that load as long."""
+    measured = statistics.median(many) / statistics.median(one)
+    return Row(
+        id=f"fleet_growth_{number}",
+        measured=round(measured, 3),
+        goal=f"<= {FLEET_GOAL:g} times the wait for one server",
+        unit="times",
+        met=measured <= FLEET_GOAL,
+        n=len(many),
+        baselines={},
+        details={"one_s": spread(one), "many_s": spread(many), "load_s": load_s},
+    )
+
+
+def sweep_overhead(ours: sweeps.Swept, loop: sweeps.Swept | None) -> Row:
+    """Of each trial that was started, what is neither stop, start, benchmark nor evaluation: the whole command's time without these.
+
+    What a configuration that was never started took is shared by the others, and so are the start of Ansible, the look at the host
+    and the end. ``reported``: the same of each trial by the sweep's own account.
+    """
+    started = [times for times in ours.trials if "start" in times]
+    needed = sum(times.get(phase, 0.0) for times in ours.trials for phase in sweeps.NEEDED)
+    measured = (ours.wall_s - needed - ours.put_back_s) / len(started)
+    reported = [sum(seconds for phase, seconds in times.items() if phase not in sweeps.NEEDED) for times in started]
+    starts = [times["start"] for times in started if "benchmark" in times]
+    long_enough = min(starts) >= SWEEP_LEAST_START_S
+    found = {
+        "wall_s": round(ours.wall_s, 1),
+        "wrong_rows": len(ours.wrong),
+        "winner": ours.winner,
+        "left_running": ours.left_running,
+    }
+    beside = {} if loop is None else {
+        "shell_loop": {
+            "wall_s": round(loop.wall_s, 1),
+            "wrong_rows": len(loop.wrong),
+            "wrong": dict(loop.wrong),
+            "winner": loop.winner,
+            "left_running": loop.left_running,
+        }
+    }  # fmt: skip
+    return Row(
+        id="sweep_overhead_s",
+        measured=round(measured, 2),
+        goal=f"<= {SWEEP_OVERHEAD_GOAL_S:g} a trial, with starts of {SWEEP_LEAST_START_S:g} s and more, and every row right",
+        unit="s a trial",
+        met=measured <= SWEEP_OVERHEAD_GOAL_S and long_enough and not ours.wrong,
+        n=len(started),
+        baselines=beside,
+        details={
+            **found,
+            "reported": spread(reported),
+            "starts": spread(starts),
+            "put_back_s": ours.put_back_s,
+            "phases": {
+                phase: round(statistics.median(times.get(phase, 0.0) for times in started), 2)
+                for phase in dict.fromkeys(phase for times in started for phase in times)
+            },
+            "wrong": dict(ours.wrong),
+            "scale": sweeps.SCALE,
+        },
+    )
+
+
 def table(rows: t.Sequence[t.Mapping[str, t.Any]]) -> str:
     """The rows for people; the baselines' 95th percentile, or their one figure."""
     lines: list[tuple[str, ...]] = [("row", "measured", "goal", "met", "n", "baselines")]
     for row in rows:
         others = (
-            f"{name} {figures['p95'] if isinstance(figures, dict) else figures}"
+            f"{name} {_figure(figures)}"
             + (f" ({figures['early']} early)" if isinstance(figures, dict) and figures.get("early") else "")
             for name, figures in row["baselines"].items()
             if figures is not None
         )
         words = (row["id"], f"{row['measured']:g}", row["goal"], "yes" if row["met"] else "NO", str(row["n"]))
         lines.append((*words, ", ".join(others)))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return text_table(lines)
+
+
+def _figure(figures: t.Any) -> str:
+    if not isinstance(figures, dict):
+        return str(figures)
+    if "wrong_rows" in figures:
+        return f"{figures['wall_s']:g} s with {figures['wrong_rows']} wrong rows"
+    return str(figures["p95"])
 
 
 def keep(file: Path, rows: t.Sequence[Row], about: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:
@@ -212,11 +305,13 @@ __all__ = (
     "baseline_lag",
     "crash_lag",
     "false_ready",
-    "keep",
+    "fleet_growth",
+    "noop_deploy",
     "own_lag",
     "p95",
     "ready_lag",
     "spread",
+    "sweep_overhead",
     "table",
     "wait_cpu",
 )

@@ -10,6 +10,7 @@ import json
 import re
 import typing as t
 
+import pytest
 from testinfra.host import Host
 
 from ansible_collections.specdec.serving.tests.testinfra.conftest import Instance
@@ -114,3 +115,33 @@ def test_the_key_stands_in_no_unit_and_no_command_line(host: Host, instance: Ins
     }
     assert instance.api_key, "the demo's instances have a key: without one this test shows nothing"
     assert [where for where, text in seen.items() if instance.api_key in text] == []
+
+
+def test_the_sandbox_is_tight_and_holds_for_every_process(
+    host: Host, instance: Instance, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = host.check_output("systemd-analyze security --no-pager %s", instance.unit)
+    score = re.search(r"Overall exposure level for \S+: ([\d.]+)", told)
+    assert score, told
+    with capsys.disabled():
+        print(f"\nsystemd-analyze security {instance.unit}: {score.group(1)}")
+    assert float(score.group(1)) <= 3.0, told
+    # What systemd says is one thing, what the server's processes run under another.
+    group = host.service(instance.unit).systemd_properties["ControlGroup"]
+    pids = host.check_output("cat /sys/fs/cgroup%s/cgroup.procs", group).split()
+    assert len(pids) >= 3  # main, a scheduler, the detokenizer
+    for pid in pids:
+        status = dict(re.findall(r"^(\w+):\s+(.*)$", host.check_output("cat /proc/%s/status", pid), re.MULTILINE))
+        assert (status["NoNewPrivs"], status["Seccomp"], int(status["CapBnd"], 16)) == ("1", "2", 0), (pid, status)
+
+
+def test_the_server_itself_prints_its_keys_as_documented(host: Host, instance: Instance) -> None:
+    """What the role's README warns of: were it gone, the warning could go, too."""
+    journal = host.check_output("journalctl --quiet --no-pager --output=cat --unit=%s", instance.unit)
+    lines = [line for line in journal.splitlines() if instance.api_key in line]
+    assert lines
+    assert all("server_args=" in line for line in lines)
+    status, text = ask(host, instance, "/server_info")
+    assert status == 200
+    assert json.loads(text)["api_key"] == instance.api_key
+    assert instance.api_key in str(json.loads(text)["launch_command"])

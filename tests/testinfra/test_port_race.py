@@ -28,10 +28,15 @@ def answers(host: Host, instance: Instance) -> bool:
 
 @pytest.fixture
 def by_hand(host: Host, instance: Instance) -> t.Iterator[str]:
-    """A server with the unit's own command line, settings and key, in a control group of its own; the unit is stopped."""
+    """A server with the unit's own command line, settings and key, in a control group of its own; the unit is stopped.
+
+    Where its ranks meet is drawn by SGLang: on the unit's nccl_port the new process would fail before it comes to the port.
+    """
     path = f"/run/systemd/system/{BY_HAND}"
     host.check_output("systemctl stop %s", instance.unit)
-    host.check_output(f"sed -e '/^Restart/d' /etc/systemd/system/{instance.unit} > {path} && systemctl daemon-reload")
+    host.check_output(
+        f"sed -e '/^Restart/d' -e 's/ --nccl-port [0-9]*//' /etc/systemd/system/{instance.unit} > {path} && systemctl daemon-reload"
+    )
     try:
         host.check_output("systemctl start %s", BY_HAND)
         until(lambda: answers(host, instance), "the server started by hand answers")

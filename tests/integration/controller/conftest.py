@@ -12,7 +12,6 @@ import itertools
 import json
 import queue
 import subprocess
-import sys
 import threading
 import time
 import typing as t
@@ -20,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, render_inventory, up
+from ansible_collections.specdec.serving.tests.integration.lab_hosts import lab_hosts as of_the_lab
+from ansible_collections.specdec.serving.tests.support.lab.client import Host, render_inventory
 from ansible_collections.specdec.serving.tests.support.observer import units
 from ansible_collections.specdec.serving.tests.support.observer.task import start
 
@@ -28,12 +28,6 @@ HOSTS = ("controller-a", "controller-b")
 PORT = 31100
 MARK = "RESULT-AS-JSON "
 _SERIAL = itertools.count(time.time_ns() // 10**9)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.lab)
 
 
 @dataclasses.dataclass
@@ -227,16 +221,7 @@ class Controller:
 
 @pytest.fixture(scope="session")
 def lab_hosts() -> dict[str, Host]:
-    subprocess.run(
-        [sys.executable, units.CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
-    )
-    try:
-        hosts = up(list(HOSTS), volumes=units.VOLUMES)
-    except LabError as error:
-        pytest.skip(f"no lab host: {error}")
-    for host in hosts.values():
-        host.exec(["mkdir", "-p", "-m", "0777", units.TRUTH])
-    return hosts
+    return of_the_lab(*HOSTS, truth=True)
 
 
 @pytest.fixture

@@ -9,39 +9,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import subprocess
-import sys
 import time
 import typing as t
-from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
+from ansible_collections.specdec.serving.tests.integration.lab_hosts import lab_host
+from ansible_collections.specdec.serving.tests.support.lab.client import Host
 from ansible_collections.specdec.serving.tests.support.observer import units
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 STATE_DIR = "/var/lib/specdec/sglang"
 _SERIAL = itertools.count(time.time_ns() // 10**9)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.lab)
-
-
 @pytest.fixture(scope="session")
 def evidence_host() -> Host:
-    subprocess.run(
-        [sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
-    )
-    try:
-        host = up(["evidence"], volumes=list(units.VOLUMES))["evidence"]
-    except LabError as error:
-        pytest.skip(f"no lab host: {error}")
-    host.exec(["mkdir", "-p", "-m", "0777", units.TRUTH])
-    return host
+    return lab_host("evidence", truth=True)
 
 
 @dataclasses.dataclass

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.integration.role.conftest import VARIABLES, Deployment, instance
+from ansible_collections.specdec.serving.tests.integration.role.conftest import VARIABLES, Deployment
 from ansible_collections.specdec.serving.tests.support.lab.client import Host
+from ansible_collections.specdec.serving.tests.support.stand_in.inventory import instance
 
 KEY = "planted-api-key-0815"
 FOLDER = "/var/lib/specdec/sglang/evidence/sglang-broken.service"

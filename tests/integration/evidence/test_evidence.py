@@ -209,7 +209,7 @@ def test_two_waits_at_once_leave_one_whole_archive(unit: t.Any) -> None:
 def test_what_a_killed_wait_left_behind_goes_with_the_next(unit: t.Any) -> None:
     unit.start("--no-such-flag")
     unit.judge()
-    unit.host.write_file(f"{unit.folder}/.unfinished-1", "half an archive")
+    unit.host.write_file(f"{unit.folder}/.half.tar.gz.99999999.new", "half an archive")
     unit.restart()
     unit.judge()
     assert len(unit.archives()) == 2

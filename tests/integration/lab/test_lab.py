@@ -24,6 +24,7 @@ import yaml
 
 from ansible_collections.specdec.serving.tests.support.lab.client import Lab, NotPossible
 from ansible_collections.specdec.serving.tests.support.lab.machine import detect, make_plan
+from ansible_collections.specdec.serving.tests.support.lab.processes import ProcessMark
 
 pytestmark = pytest.mark.lab
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -334,6 +335,85 @@ def test_another_wish_makes_the_host_afresh_and_no_wish_keeps_it(other: Clone, t
     other("exec", "a", "--", "touch", "/shown/again")
     assert (tmp_path / "shown/again").exists()
     assert "max 32.0M" in other("journal", "a", "systemd-journald.service").stdout
+
+
+def test_a_reboot_ends_everything_and_keeps_the_files(clone: Clone) -> None:
+    before, neighbour = clone.host("a"), clone.host("b")
+    host = Lab(clone.folder).host("a")
+    unit = "[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n"
+    for name in ("boots", "stays-off"):
+        host.write_file(f"/etc/systemd/system/{name}.service", unit)
+    # A survivor would notice its end: it writes when asked to end, and stands in a session of its own.
+    host.exec(
+        ["sh", "-c", "setsid sh -c 'trap \"touch /root/was-asked\" TERM HUP; sleep 1000 & wait' >/dev/null 2>&1 &"]
+    )
+    host.exec(["systemctl", "--quiet", "enable", "--now", "boots.service"])
+    host.exec(["systemctl", "start", "stays-off.service"])
+    host.exec(["sh", "-c", "echo kept >/var/lib/kept; touch /run/in-memory"])
+    machine_id = host.exec(["cat", "/etc/machine-id"]).stdout
+
+    shown = clone("reboot", "a").stdout
+
+    after = clone.host("a")
+    assert shown.split() == ["a", "running", f"127.0.0.1:{before['port']}", before["address"]]
+    same = ("name", "container", "container_id", "port", "address", "image", "volumes", "sources", "journal_size")
+    assert {key: after[key] for key in same} == {key: before[key] for key in same}
+    for key in ("process", "monitor"):
+        assert not ProcessMark.from_json(before[key]).alive()
+        assert ProcessMark.from_json(after[key]).alive()
+    host = Lab(clone.folder).host("a")
+    assert host.ssh("systemctl is-system-running").stdout == "running\n"
+    assert host.exec(["cat", "/var/lib/kept", "/etc/machine-id"]).stdout == f"kept\n{machine_id}"
+    gone = host.exec(["sh", "-c", "ls /run/in-memory /root/was-asked"], check=False)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    states = host.exec(["systemctl", "is-active", "boots.service", "stays-off.service"], check=False).stdout.split()
+    assert states == ["active", "inactive"]
+    assert host.exec(["systemctl", "show", "-P", "NRestarts", "boots.service"]).stdout == "0\n"
+    # In reach from outside and from its neighbour, where it was; the neighbour never noticed.
+    greet = f"import socket; print(socket.create_connection(('{before['address']}', 22), 5).recv(8).decode())"
+    assert clone("exec", "b", "--", "python3", "-c", greet).stdout == "SSH-2.0-\n"
+    assert clone.host("b") == neighbour
+    assert clone("up", "a", "b").stderr == ""
+    host.exec(["systemctl", "--quiet", "disable", "--now", "boots.service"])
+    host.exec(
+        [
+            "sh",
+            "-c",
+            "rm /etc/systemd/system/boots.service /etc/systemd/system/stays-off.service; systemctl daemon-reload",
+        ]
+    )
+
+
+def test_a_host_that_was_switched_off_is_switched_on(clone: Clone) -> None:
+    host = Lab(clone.folder).host("a")
+    host.exec(["touch", "/var/lib/before-the-shutdown"])
+    host.exec(["systemctl", "poweroff"], check=False)
+    deadline = time.monotonic() + 30
+    while host.alive():
+        assert time.monotonic() < deadline, "the host does not power off"
+        time.sleep(0.1)
+    assert clone("ssh", "a", "--", "true", check=False).returncode == 1
+    clone("reboot", "a")
+    assert clone("ssh", "a", "--", "ls /var/lib/before-the-shutdown").stdout == "/var/lib/before-the-shutdown\n"
+
+
+def test_hosts_can_be_rebooted_again_and_removed_without_a_trace(other: Clone) -> None:
+    other("up", "a")
+    first = other.host("a")
+    for _time in range(2):
+        other("reboot", "a")
+    last = other.host("a")
+    assert last["address"] == first["address"]
+    assert other("down").stdout == "removed a\n"
+    assert refused(first["port"])
+    assert first["container_id"] not in firewall_rules()
+    assert not any(Path(host["netns"]).exists() for host in (first, last))
+
+
+def test_reboot_of_no_host_says_so(clone: Clone) -> None:
+    done = clone("reboot", "nobody", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no lab host 'nobody'" in done.stderr
 
 
 def test_wrong_wishes_change_nothing(clone: Clone) -> None:

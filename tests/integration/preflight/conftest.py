@@ -6,43 +6,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils._engine import EngineRequest, ensure_engine
-from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
-from ansible_collections.specdec.serving.tests.support.cpu_engine import build
-
-CHECKOUT = Path(__file__).resolve().parents[3]
-VERSION = "0.5.23"
+from ansible_collections.specdec.serving.tests.support.cpu_engine import build, installed
 
 
 @pytest.fixture(scope="session")
 def engine() -> Path:
-    """`build/preflight/engines/NAME`, kept between runs: installing takes a minute and more."""
-    wheelhouse = CHECKOUT / "build/wheelhouse/cpu-engine"
-    lock = wheelhouse / "requirements.lock"
-    if not lock.is_file():
-        pytest.skip(f"no wheelhouse of the real engine: run {build.__file__} wheelhouse")
     try:
-        python = build.find_python()
+        return installed.engine()
     except build.BuildError as exc:
-        pytest.skip(f"no Python for the real engine: {exc}")
-    name = f"{VERSION}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
-    path = Path(os.environ.get("SPECDEC_ENGINES") or CHECKOUT / "build/preflight/engines") / name
-    ensure_engine(
-        EngineRequest(path=str(path), version=VERSION, python=python, wheelhouse=str(wheelhouse)), command_runner()
-    )
-    return path
+        pytest.skip(str(exc))
 
 
 @pytest.fixture(scope="session")
 def models() -> Path:
     """The folder of the models `tiny` and `tiny-draft`."""
-    folder = CHECKOUT / "build/models"
-    if not (folder / "tiny/config.json").is_file() or not (folder / "tiny-draft/config.json").is_file():
-        pytest.skip(f"no models for the real engine: run {build.__file__} models")
-    return folder
+    try:
+        return installed.models()
+    except build.BuildError as exc:
+        pytest.skip(str(exc))

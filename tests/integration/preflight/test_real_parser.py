@@ -19,12 +19,12 @@ import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._argument_rules import RULES
 from ansible_collections.specdec.serving.plugins.module_utils._engine_parser import cache_path
-from ansible_collections.specdec.serving.plugins.module_utils._preflight import (
+from ansible_collections.specdec.serving.plugins.module_utils._preflight import preflight
+from ansible_collections.specdec.serving.plugins.module_utils._preflight_request import (
     HostView,
     InstanceCheck,
     PreflightRequest,
     PreflightResult,
-    preflight,
 )
 from ansible_collections.specdec.serving.plugins.plugin_utils._instances import preflight_options, resolve_instances
 from ansible_collections.specdec.serving.tests.support.real_parser.cases import BAD, DRAFT, GOOD, TARGET, Case

@@ -20,6 +20,13 @@ from ansible_collections.specdec.serving.plugins.module_utils._systemd_quoting i
     list_word,
     setting_value,
 )
+from ansible_collections.specdec.serving.plugins.module_utils._systemd_reading import (
+    environment_values,
+    exec_words,
+    expanded,
+    merged,
+    parse_unit,
+)
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
 
 pytestmark = pytest.mark.lab
@@ -207,3 +214,56 @@ def test_folders(host: Host, folder: str) -> None:
     shown = host.exec(["systemctl", "show", "--property=RequiresMountsFor", "--value", f"{name}.service"]).stdout
     # systemctl shows the list quoted for a shell.
     assert re.sub(r"\\(.)", r"\1", shown.strip().strip('"')) == folder
+
+
+#: Parts of a command line as people write them, none as our escaper does.
+BY_HAND = [
+    r"--a  'single \"double\"'   \"double 'single'\"",
+    r"--joined=\"two words\" mid\"dle\"quote",
+    r"\x41\x20b \u00e9 \101 tab\there back\\slash \s",
+    r"unknown\qescape",
+    ";comma",
+    r"\;",
+    "$WORDS ${WORDS} x${ONE}y $$ONE $ONE-x ${NONE}z",
+    "%% %n %N %p %t %S",
+    "'' \"\"",
+]
+ENVIRONMENT_BY_HAND = """\
+# VONE=comment
+; VTWO=comment
+VBARE=two words  # no comment
+VQUOTED="a \\"b\\" \\$c \\z"
+VSINGLE='it is "$x" \\z'
+VPARTS='a' "b"
+VSPACE= x
+VESCAPED=a\\ b\\"c
+VLONG="one \\
+two"
+VMANY="one
+two"
+VTWICE=1
+VTWICE=2
+V-BAD=1
+VMID=a"b"c
+"""
+
+
+def test_what_people_write_is_read_as_systemd_reads_it(host: Host) -> None:
+    name = "quoting-by-hand"
+    host.write_file(f"/opt/quoting/{name}.env", ENVIRONMENT_BY_HAND)
+    lines = [
+        "",
+        f"EnvironmentFile=-/opt/quoting/{name}.env",
+        "Environment='WORDS=one two' ONE=1",
+        "# between",
+        command(name, []) + " \\",
+        *(f"  {part} \\\n# within" for part in BY_HAND[:-1]),
+        f"  {BY_HAND[-1]}",
+    ]
+    seen = run_unit(host, name, lines)
+    settings = merged(parse_unit("\n".join(["[Unit]", "[Service]", *lines])))
+    (value,) = settings["Service", "ExecStart"]
+    words = expanded(exec_words(value), unit=f"{name}.service", environment={"WORDS": "one two", "ONE": "1"})
+    assert [bytes.fromhex(word).decode() for word in seen["argv"]] == words[3:]
+    variables = {key: bytes.fromhex(value).decode() for key, value in seen["environ"].items()}
+    assert variables == {key: value for key, value in environment_values(ENVIRONMENT_BY_HAND).items() if key[0] == "V"}

@@ -12,25 +12,18 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import time
 import typing as t
-from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
+from ansible_collections.specdec.serving.tests.integration.lab_hosts import lab_host
+from ansible_collections.specdec.serving.tests.support.lab.client import Host
 from ansible_collections.specdec.serving.tests.support.observer import units
 
 # Several runs side by side need a host each.
 READY_HOST = os.environ.get("READY_HOST", "ready")
 _SERIAL = itertools.count(time.time_ns() // 10**9)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.lab)
 
 
 @dataclasses.dataclass
@@ -137,16 +130,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def ready_host() -> Host:
-    subprocess.run(
-        [sys.executable, units.CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
-    )
-    try:
-        hosts = up([READY_HOST], volumes=units.VOLUMES)
-    except LabError as error:
-        pytest.skip(f"no lab host: {error}")
-    host = hosts[READY_HOST]
-    host.exec(["mkdir", "-p", "-m", "0777", units.TRUTH])
-    return host
+    return lab_host(READY_HOST, truth=True)
 
 
 @pytest.fixture

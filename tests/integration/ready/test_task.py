@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
 import typing as t
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.tests.support.lab.client import render_inventory
-from ansible_collections.specdec.serving.tests.support.observer.task import answer_of, play_argv, start
+from ansible_collections.specdec.serving.tests.support.observer.task import answer_of, interrupt, play_argv, start
 
 KEY = "sk-planted-key-9"
 
@@ -119,8 +117,7 @@ def test_ctrl_c_leaves_nothing_behind(server: t.Any, task: Task) -> None:
     process = task.start()
     server.until(lambda: module_runs(server), 30)
     time.sleep(1)
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=30)
+    interrupt(process)
     server.until(lambda: not module_runs(server), 10)
 
 

@@ -58,7 +58,7 @@ def test_the_timeout_names_the_phase(server: t.Any) -> None:
     server.systemctl("start")
     result = server.observe(timeout="2")
     assert (result["state"], result["ready"]) == ("loading", False)
-    assert "not ready within 2 s" in result["msg"]
+    assert "Not ready within 2 s" in result["msg"]
     assert 2.0 <= result["elapsed"] < 3.0
 
 

@@ -19,16 +19,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
+from ansible_collections.specdec.serving.tests.integration.lab_hosts import lab_host
+from ansible_collections.specdec.serving.tests.support.lab.client import Host
+from ansible_collections.specdec.serving.tests.support.stand_in.inventory import instance
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 CONNECTION = ("ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file", "ansible_ssh_common_args")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.lab)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +62,10 @@ class Deployment:
         values = ("127.0.0.1", self.host.port, "deploy", self.host.key_file, options)
         return dict(zip(CONNECTION, values, strict=True))
 
-    def play(
-        self,
-        playbook: str = "deploy.yml",
-        *switches: str,
-        environment: t.Mapping[str, str] | None = None,
-        timeout: float = 300,
-        **extra: t.Any,
-    ) -> Play:
+    def command(
+        self, playbook: str, *switches: str, environment: t.Mapping[str, str] | None = None, **extra: t.Any
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command line and the environment of a run, whose inventory is written."""
         hosts = {name: {**self.connection(), **values} for name, values in (self.hosts or {"role": {}}).items()}
         inventory = {"sglang": {"hosts": hosts, "vars": self.variables}}
         (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory, sort_keys=False))
@@ -82,16 +74,27 @@ class Deployment:
         command = [tool, "-i", str(self.folder / "hosts.yml"), str(CHECKOUT / playbook), *switches]
         if extra:
             command += ["--extra-vars", json.dumps(extra)]
+        return command, {
+            **os.environ,
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+            "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+            "ANSIBLE_NOCOLOR": "1",
+            **(environment or {}),
+        }
+
+    def play(
+        self,
+        playbook: str = "deploy.yml",
+        *switches: str,
+        environment: t.Mapping[str, str] | None = None,
+        timeout: float = 300,
+        **extra: t.Any,
+    ) -> Play:
+        command, variables = self.command(playbook, *switches, environment=environment, **extra)
         done = subprocess.run(
             command,
             cwd=CHECKOUT,
-            env={
-                **os.environ,
-                "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-                "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
-                "ANSIBLE_NOCOLOR": "1",
-                **(environment or {}),
-            },
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -118,24 +121,6 @@ class Deployment:
         return self.host.exec(["systemctl", "is-active", unit], check=False).stdout.strip()
 
 
-def instance(name: str = "a", port: int | str = 30100, **changes: t.Any) -> dict[str, t.Any]:
-    """An instance of the stand-in that starts in a moment."""
-    values: dict[str, t.Any] = {
-        "name": name,
-        "model_path": "/models/stand-in-target",
-        "port": port,
-        "args": {
-            "tp_size": 2,
-            "disable_cuda_graph": True,
-            "speculative_algorithm": "DFLASH",
-            "speculative_draft_model_path": "/models/stand-in-draft",
-            "speculative_dflash_block_size": 8,
-        },
-        "env": {"STAND_IN_SCALE": "0.002"},
-    }
-    return {**values, **changes}
-
-
 VARIABLES = {
     "sglang_version": "0.5.23",
     "sglang_wheelhouse": "/srv/wheelhouse/stand-in",
@@ -146,13 +131,7 @@ VARIABLES = {
 
 @pytest.fixture(scope="session")
 def role_host() -> Host:
-    subprocess.run(
-        [sys.executable, CHECKOUT / "tests/support/stand_in/build.py"], check=True, stdout=subprocess.DEVNULL
-    )
-    try:
-        return up(["role"])["role"]
-    except LabError as error:
-        pytest.skip(f"no lab host: {error}")
+    return lab_host("role")
 
 
 @pytest.fixture

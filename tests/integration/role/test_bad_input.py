@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.integration.role.conftest import VARIABLES, Deployment, Play, instance
+from ansible_collections.specdec.serving.tests.integration.role.conftest import VARIABLES, Deployment, Play
 from ansible_collections.specdec.serving.tests.support.lab.client import Host
+from ansible_collections.specdec.serving.tests.support.stand_in.inventory import instance
 
 KEY = "sk-planted-2b9"
 
@@ -53,9 +54,9 @@ ROWS: dict[str, tuple[dict[str, t.Any], str]] = {
         {"sglang_instances": [instance(args={"tp": 1, "tp_size": 2})]},
         "'tp' and 'tp_size' are the same",
     ),
-    "one-per-gpu": ({"sglang_instances": [instance(one_per_gpu=True)]}, "one_per_gpu: True is not available yet"),
+    "one-per-gpu": ({"sglang_instances": [instance(one_per_gpu=True)]}, "one_per_gpu needs 'gpus'"),
     "runtime": ({"sglang_runtime": "docker"}, "sglang_runtime: 'docker' is not available yet"),
-    "rollback": ({"sglang_rollback": True}, "sglang_rollback: is not available yet"),
+    "keep": ({"sglang_known_good_keep": -1}, "sglang_known_good_keep -1 is below 0"),
     "wait-none": ({"sglang_ready_timeout": "0"}, "sglang_ready_timeout '0' must be a number of seconds above 0"),
     "wait-stall": (
         {"sglang_ready_stall_timeout": "61"},
@@ -82,6 +83,15 @@ ROWS: dict[str, tuple[dict[str, t.Any], str]] = {
         "a: speculative_draft_model_path '/models/none' does not exist on this host",
     ),
     "port-held": ({"sglang_instances": [instance(port=22, host="0.0.0.0")]}, "port 22 is held by pid"),
+    "port-of-a-socket-unit": (
+        {"sglang_instances": [instance(port=30177)]},
+        "port 30177 is held by systemd for held.socket, which starts held.service",
+    ),
+    "sandbox": ({"sglang_hardening_omit": ["ProtectPrc"]}, "did you mean 'ProtectProc'?"),
+    "writable-path-absent": (
+        {"sglang_writable_paths": ["/srv/none"]},
+        "sglang_writable_paths: '/srv/none' does not exist on this host",
+    ),
     "python-absent": ({"sglang_python": "/no/python"}, "sglang_python '/no/python' cannot be executed"),
     "unreachable": ({"ansible_port": 9}, "Connection refused"),
     "sudo-password": ({"ansible_user": "deploy-pw", "ansible_become_password": "wrong"}, "Incorrect sudo password"),
@@ -89,7 +99,22 @@ ROWS: dict[str, tuple[dict[str, t.Any], str]] = {
 
 
 @pytest.fixture(scope="module")
-def all_rows(role_host: Host, tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, str, str]:
+def held_port(role_host: Host) -> t.Iterator[None]:
+    """A port that systemd itself holds for a service which nobody has asked for yet."""
+    for suffix, text in (
+        ("socket", "[Socket]\nListenStream=127.0.0.1:30177\n"),
+        ("service", "[Service]\nExecStart=/bin/cat\n"),
+    ):
+        role_host.write_file(f"/run/systemd/system/held.{suffix}", text)
+    role_host.exec(["systemctl", "daemon-reload"])
+    role_host.exec(["systemctl", "start", "held.socket"])
+    yield
+    role_host.exec(["systemctl", "stop", "held.socket"])
+    role_host.exec(["sh", "-c", "rm /run/systemd/system/held.*; systemctl daemon-reload"])
+
+
+@pytest.fixture(scope="module")
+def all_rows(role_host: Host, held_port: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, str, str]:
     deployment = Deployment(role_host, tmp_path_factory.mktemp("bad-input"), variables=dict(VARIABLES))
     deployment.hosts = {name: variables for name, (variables, _message) in ROWS.items()}
     before = deployment.snapshot()

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.integration.role.conftest import Deployment, instance
+from ansible_collections.specdec.serving.tests.integration.lab_hosts import remove_units
+from ansible_collections.specdec.serving.tests.integration.role.conftest import Deployment
+from ansible_collections.specdec.serving.tests.support.stand_in.inventory import instance
 
 KEY = "sk-planted-91ab77"
 ADMIN_KEY = "adm-planted-91ab77"
@@ -24,12 +28,7 @@ ODD = 'it\'s "50%" of $HOME \\ ; {"a": 1}'
 @pytest.fixture
 def clean(deployment: Deployment) -> Deployment:
     """The host without units of ours, whatever an earlier test left; engines stay."""
-    script = (
-        "cd /etc/systemd/system; units=$(ls -d sglang-*.service 2>/dev/null);"
-        " for unit in $units; do systemctl kill --signal=SIGKILL $unit; systemctl disable --now --quiet $unit; done;"
-        " rm -rf sglang-* /etc/specdec /var/lib/specdec; systemctl daemon-reload; systemctl reset-failed"
-    )
-    deployment.host.exec(["sh", "-c", script], check=False)
+    remove_units(deployment.host)
     return deployment
 
 
@@ -101,7 +100,8 @@ def test_from_check_mode_to_removal(clean: Deployment) -> None:
     assert clean.invocation() not in ("", first)
 
     # The playbook says which state it is for; an extra variable outranks it.
-    assert clean.play("stop.yml", sglang_state="absent").recap("role")["changed"] == 1
+    # Stopped, and removed.
+    assert clean.play("stop.yml", sglang_state="absent").recap("role")["changed"] == 2
     left = clean.host.exec(["find", "/etc/specdec", "/var/lib/specdec", "-type", "f"], check=False).stdout
     assert left == "/var/lib/specdec/sglang/starts.jsonl\n"  # the memory of starts belongs to the host
     assert "sglang-" not in clean.host.exec(["ls", "/etc/systemd/system"]).stdout
@@ -182,6 +182,25 @@ def test_a_configuration_that_crashes_is_stopped_and_explained(clean: Deployment
     assert clean.state() == "active"
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make a certificate with")
+def test_a_server_with_a_certificate_for_another_name(clean: Deployment) -> None:
+    """It is proven ready, asked, and compared by TLS."""
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 3 -subj /CN=elsewhere.example -keyout key.pem -out cert.pem"
+    )
+    subprocess.run(command.split(), cwd=clean.folder, check=True, capture_output=True)
+    for name in ("key.pem", "cert.pem"):
+        clean.host.write_file(f"/srv/tls-{name}", (clean.folder / name).read_text())
+    clean.host.exec(["chmod", "644", "/srv/tls-key.pem"])
+    with_tls = instance(api_key=KEY)
+    with_tls["args"] = {**with_tls["args"], "ssl_keyfile": "/srv/tls-key.pem", "ssl_certfile": "/srv/tls-cert.pem"}
+    clean.variables["sglang_instances"] = [with_tls]
+    play = clean.play("deploy.yml")
+    assert "sglang-a.service on role: READY" in play.output, play.output[-4000:]
+    assert clean.play("chat.yml").returncode == 0
+    assert "as asked" in clean.play("status.yml").output
+
+
 def test_secrets_reach_the_server_and_nothing_else(clean: Deployment) -> None:
     with_keys = instance(api_key=KEY, admin_api_key=ADMIN_KEY)
     with_keys["env"] = {**with_keys["env"], "HF_TOKEN": TOKEN, "ODD": ODD}
@@ -216,7 +235,8 @@ def test_secrets_reach_the_server_and_nothing_else(clean: Deployment) -> None:
         ],
         check=False,
     ).stdout.splitlines()
-    assert sorted(holders) == ["/etc/specdec/sglang/a.secret.env", "/etc/specdec/sglang/credentials/a.yaml"]
+    names = [re.sub(r"\.[0-9a-f]{16}\.", ".HEX.", holder) for holder in sorted(holders)]
+    assert names == ["/etc/specdec/sglang/a.HEX.secret.env", "/etc/specdec/sglang/credentials/a.HEX.yaml"]
     modes = clean.host.exec(["stat", "-c", "%a %U", *sorted(holders)]).stdout.splitlines()
     assert modes == ["600 root", "600 root"]
     assert not [secret for secret in SECRETS if secret in command_lines]

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import http.client
 import json
 import os
@@ -360,6 +361,43 @@ def test_one_token_never_speculates(story: StandIn) -> None:
 def test_greedy_answers_repeat(story: StandIn) -> None:
     body = {"text": "same", "sampling_params": {"max_new_tokens": 32, "temperature": 0}}
     assert story.ask("/generate", body).json()["text"] == story.ask("/generate", body).json()["text"]
+
+
+def test_scripted_answers_thinking_and_log_probabilities(stand_in: Factory) -> None:
+    script = [
+        {"match": "def half", "text": "<think>divide</think>n // 2"},
+        {"match": "", "tokens": {"3": 7}, "top": {"3": [[-0.69, 7], [-0.7, 8]]}},
+    ]
+    server = stand_in.start("--reasoning-parser", "kimi_k2", STAND_IN_ANSWERS=json.dumps(script))
+    server.wait_ready()
+    chat = server.ask(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "def half(n):"}], "max_tokens": 90}
+    )
+    choice = chat.json()["choices"][0]
+    assert choice["message"]["content"] == "n // 2"
+    assert choice["message"]["reasoning_content"] == "divide"
+    assert choice["finish_reason"] == "stop"
+    cut = server.ask(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "def half(n):"}], "max_tokens": 9}
+    )
+    assert cut.json()["choices"][0]["finish_reason"] == "length"
+    body = {"text": "y", "sampling_params": {"max_new_tokens": 5}, "return_logprob": True, "top_logprobs_num": 2}
+    answer = server.ask("/generate", body).json()
+    assert answer["output_ids"][3] == 7
+    assert answer["meta_info"]["output_top_logprobs"][3] == [[-0.69, 7, None], [-0.7, 8, None]]
+    assert answer["meta_info"]["output_token_logprobs"][3] == [-0.69, 7, None]
+    assert len(answer["meta_info"]["output_top_logprobs"]) == 5
+    assert "output_top_logprobs" not in server.ask("/generate", {**body, "return_logprob": False}).json()["meta_info"]
+
+
+def test_many_short_steps_of_many_requests_do_not_block_it(stand_in: Factory) -> None:
+    server = stand_in.start()
+    server.wait_ready()
+    body = {"sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(server.ask, "/generate", {**body, "text": f"x{n}"}, timeout=60) for n in range(8)]
+        answers = [future.result().json() for future in asked]
+    assert [len(answer["output_ids"]) for answer in answers] == [3000] * 8
 
 
 def test_streams(story: StandIn) -> None:

@@ -175,6 +175,29 @@ def test_the_storys_crash_strikes_every_rank_in_the_first_forward_pass(stand_in:
     assert not server.truth("ready")
 
 
+def test_a_rank_dies_under_load_with_certain_arguments(stand_in: Factory) -> None:
+    dies = {
+        "at": "decode",
+        "who": "TP0",
+        "skip": 30,
+        "with": {"chunked_prefill_size": 4096},
+        "do": "raise",
+        "error": "RuntimeError: CUDA error: an illegal memory access was encountered",
+    }
+    well = start(stand_in, dies)
+    well.wait_ready()
+    long = {"text": "x", "sampling_params": {"max_new_tokens": 64, "ignore_eos": True}}
+    assert well.ask("/generate", long).status == 200
+
+    server = stand_in.start(*RANKS, "--chunked-prefill-size", "4096", STAND_IN_FAULT=json.dumps(dies))
+    server.wait_ready()
+    with pytest.raises((OSError, http.client.HTTPException)):
+        server.ask("/generate", long)
+    assert server.exit() == -signal.SIGKILL
+    assert "TP0 EP0] Scheduler hit an exception" in server.log()
+    assert server.truth("fault")[0]["monotonic"] > server.truth("ready")[0]["monotonic"]
+
+
 @pytest.mark.parametrize("at", ["imports", "arguments", "bind"])
 def test_main_raises_like_python(stand_in: Factory, at: str) -> None:
     server = start(stand_in, {"at": at, "do": "raise", "frames": ["a/b.py:f"], "error": "ValueError: of main"})

@@ -21,46 +21,6 @@ _OWN_TIMES = {"crashed": "exit", "ready": "truth:ready", "loading": "timeout"}
 # Of a server that is ready, what costs nothing is not told.
 _SUMMARIES = {row.id: row.summary for row in SIGNATURES if row.severity == "warning"}
 
-# What the wait calls it where the catalogue, which is the server's side, leaves it open; and whether that ends the wait: then
-# the verdict comes with the fault and not with the timeout.
-_CAUSES = {
-    "main-exits-0": ("exited", False),
-    "unhealthy": ("unhealthy", False),
-    "health-500": ("unhealthy", False),
-    "generate-500": ("generation_failed", True),
-    "generate-400": ("generation_failed", True),
-    "generate-nothing": ("generation_failed", True),
-    "speculation-never": ("speculation_not_exercised", True),
-    "speculation-absent": ("speculation_not_exercised", True),
-    "wrong-model": ("wrong_model", True),
-    "no-model": ("wrong_model", True),
-    "wrong-path": ("wrong_model_path", True),
-    "other-settings": ("settings_mismatch", True),
-    "other-algorithm": ("settings_mismatch", True),
-    "models-redirect": ("redirected", True),
-    "models-slow": ("slow_answer", False),
-    "models-endless": ("huge_answer", True),
-    "models-endless-slow": ("slow_answer", False),
-    "models-huge": ("huge_answer", True),
-    "models-html": ("not_json", True),
-    "models-list": ("not_json", True),
-    "models-truncated": ("not_json", True),
-    "models-cut": ("cut_answer", False),
-    "models-length": ("slow_answer", False),
-    "models-length-word": ("not_http", True),
-    "models-reset": ("reset", False),
-    "models-garbage": ("not_http", True),
-    "models-hang": ("no_answer", False),
-    "models-404": ("http_status", False),
-    "settings-huge": ("huge_answer", True),
-    "settings-html": ("not_json", True),
-    "settings-truncated": ("not_json", True),
-    "settings-hang": ("no_answer", False),
-    "other-address": ("wrong_address", True),
-    "other-port": ("wrong_port", True),
-    "slow-load": ("timeout", False),
-}
-
 
 def rows() -> list[Fault]:
     """The catalogue as rows."""
@@ -72,11 +32,7 @@ def _row(name: str, entry: dict[str, t.Any]) -> Fault:
     expected = entry["expected"]
     state, cause = expected["state"], expected["cause"]
     options: dict[str, t.Any] = dict(entry.get("options", {}))
-    own_time = _OWN_TIMES.get(state, "")
-    if not cause and name in _CAUSES:
-        cause, ends_the_wait = _CAUSES[name]
-        own_time = "truth:fault" if ends_the_wait else own_time
-    own_time = expected.get("own_time", own_time)
+    own_time = expected.get("own_time", _OWN_TIMES.get(state, ""))
     slow = any(fault.get("for_s", 0) >= 30 for fault in entry.get("faults", ()))
     if slow:
         options = {"timeout": "200", **options}

@@ -253,7 +253,7 @@ START = (
         cause="argument_error",
         arguments=("--no-such-flag",),
         service=("Restart=on-failure", "RestartSec=300ms"),
-        own_time="wait",
+        own_time="exit",
         start="systemctl start @UNIT@; until test $(systemctl show --value --property=NRestarts @UNIT@) -ge 2; do sleep 0.05; done",
     ),
     _Row(

@@ -14,14 +14,32 @@ from ansible_collections.specdec.serving.tests.support.lab.hosts import Host, La
 from ansible_collections.specdec.serving.tests.support.lab.inventory import render as render_inventory
 from ansible_collections.specdec.serving.tests.support.lab.processes import CommandFailed, LabError, NotPossible
 
-__all__ = ["CommandFailed", "Host", "Lab", "LabError", "NotPossible", "down", "render_inventory", "up"]
+__all__ = ["CommandFailed", "Host", "Lab", "LabError", "NotPossible", "down", "remove_made", "render_inventory", "up"]
+
+#: Hosts that this process made.
+_made: set[str] = set()
 
 
 def up(
     names: Sequence[str], *, volumes: Sequence[str] | None = None, journal_size: str | None = None
 ) -> dict[str, Host]:
     """Hosts of this checkout by name, made where they are not there; see ``Lab.up``."""
-    return Lab().up(names, volumes=volumes, journal_size=journal_size)
+    lab = Lab()
+    new = set(names) - set(lab.records())
+    hosts = lab.up(names, volumes=volumes, journal_size=journal_size)
+    _made.update(new)
+    return hosts
+
+
+def remove_made() -> None:
+    """Remove the hosts that this process made.
+
+    Each systemd takes several of the inotify instances that the kernel gives a user (128 by default): some twenty hosts at once
+    are too many, and the next one ends as soon as it boots.
+    """
+    if _made:
+        down(sorted(_made))
+        _made.clear()
 
 
 def down(names: Sequence[str] | None = None) -> list[str]:

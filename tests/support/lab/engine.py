@@ -157,6 +157,16 @@ class Engine:
             self.remove(lost["id"])
             removed.append(known["Name"])
 
+    def restart(self, container: str, *, network: str, address: str) -> None:
+        """End all processes of a container with SIGKILL and start it again, with its files and its address in the network."""
+        self.call("kill", "--signal", "KILL", container, check=False)  # one that has ended already is just started
+        # Ended and cleaned up: its network is taken down by then, and another one can be given to it.
+        self.call("wait", container, timeout=60)
+        self.call("container", "cleanup", container)
+        self.call("network", "disconnect", network, container)
+        self.call("network", "connect", "--ip", address, network, container)
+        self.call("start", container)
+
     def remove(self, container: str) -> None:
         """Remove one container and what it left on the machine.
 

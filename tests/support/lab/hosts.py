@@ -375,13 +375,29 @@ class Lab:
                 self.engine.remove(container)
                 if attempt == 4 or "address already in use" not in str(error):
                     raise
+        key = (folder / "etc" / "ssh_host_ed25519_key.pub").read_text().split()
+        _write(folder / "known_hosts", f"[127.0.0.1]:{port} {key[0]} {key[1]}\n", 0o600)
+        return self._note(
+            name, container, port=port, image=image, volumes=volumes, journal_size=journal_size, folder=folder
+        )
+
+    def _note(
+        self,
+        name: str,
+        container: str,
+        *,
+        port: int,
+        image: str,
+        volumes: tuple[str, ...],
+        journal_size: str,
+        folder: Path,
+    ) -> Host:
+        """Write the record of a container that was just started."""
         known = self.engine.inspect(container)
         if known is None or not known["State"]["Pid"]:
             raise LabError(
                 f"the container of {name!r} ended at once:\n{self.engine.call('logs', container, check=False).stderr}"
             )
-        key = (folder / "etc" / "ssh_host_ed25519_key.pub").read_text().split()
-        _write(folder / "known_hosts", f"[127.0.0.1]:{port} {key[0]} {key[1]}\n", 0o600)
         host = Host(
             lab=self,
             name=name,
@@ -399,6 +415,34 @@ class Lab:
         )
         _write(folder / "host.json", json.dumps(host.to_json(), indent=2) + "\n", 0o600)
         return host
+
+    def reboot(self, name: str) -> Host:
+        """Cut the power of a host and switch it on again; gives it when it accepts logins, with its new processes.
+
+        All its processes end at once and unasked (SIGKILL), and no file system of its own is unmounted. What was written stays
+        (but for the page cache's sake: nothing that a program wrote is lost, synced or not); ``/run``, ``/tmp`` and the
+        journal, which lie in memory, begin empty. Port, host key, address and volumes stay. A host that is off
+        (``systemctl poweroff``) is switched on.
+
+        The kernel is the machine's and does not reboot: boot id, uptime and monotonic clock go on.
+        """
+        with self._locked():
+            host = self.record(check_name(name))
+            if host is None:
+                raise LabError(f"there is no lab host {name!r}; make it with: tests/support/lab/lab.py up {name}")
+            self.engine.restart(host.container, network=self.network, address=host.address)
+            fresh = self._note(
+                name,
+                host.container,
+                port=host.port,
+                image=host.image,
+                volumes=host.volumes,
+                journal_size=host.journal_size,
+                folder=host.folder,
+            )
+            self.engine.residents = [one.monitor for one in self.records().values()]
+            self._wait_until_running(fresh)
+            return fresh
 
     def _wait_until_running(self, host: Host) -> None:
         """Log in like everyone else and ask systemd; a host that comes up degraded is a fault, not a detail."""

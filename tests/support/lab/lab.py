@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     down = commands.add_parser("down", help="remove hosts of this checkout (default: all)")
     down.add_argument("names", nargs="*", metavar="NAME")
 
+    reboot = commands.add_parser("reboot", help="cut a host's power and switch it on again; its files stay")
+    reboot.add_argument("name", metavar="NAME")
+
     status = commands.add_parser("status", help="show the hosts of this checkout")
     status.add_argument("--json", action="store_true", dest="as_json")
 
@@ -91,6 +94,8 @@ def _run(arguments: argparse.Namespace) -> int:
     elif arguments.command == "down":
         for name in lab.down(arguments.names or None):
             print(f"removed {name}")
+    elif arguments.command == "reboot":
+        _show([lab.reboot(arguments.name)], as_json=False)
     elif arguments.command == "status":
         _show(list(lab.records().values()), as_json=arguments.as_json)
     elif arguments.command == "address":

@@ -28,7 +28,13 @@ import typing as t
 from ansible_collections.specdec.serving.tests.support.observer import baselines, waits
 from ansible_collections.specdec.serving.tests.support.observer.neighbour import Neighbour
 from ansible_collections.specdec.serving.tests.support.observer.races import INTERVALS, OURS, Action, Race
-from ansible_collections.specdec.serving.tests.support.observer.servers import Order, Server, strike, systemctl
+from ansible_collections.specdec.serving.tests.support.observer.servers import (
+    Order,
+    Server,
+    installed,
+    strike,
+    systemctl,
+)
 from ansible_collections.specdec.serving.tests.support.observer.units import (
     MODEL,
     MODEL_PATH,
@@ -263,16 +269,9 @@ def main() -> None:
     todo = [Race.from_json(race) for race in order["races"]]
     lanes = [Lane(number) for number in range(order["lanes"])]
     servers = [server for lane in lanes for server in (lane.server, lane.survivor)]
-    for server in servers:
-        server.install()
-    systemctl("daemon-reload")
-    try:
-        shares = [[race for race in todo if race.number % len(lanes) == number] for number in range(len(lanes))]
+    shares = [[race for race in todo if race.number % len(lanes) == number] for number in range(len(lanes))]
+    with installed(servers):
         waits.gather([functools.partial(run_lane, lane, share) for lane, share in zip(lanes, shares, strict=True)])
-    finally:
-        for server in servers:
-            server.remove()
-        systemctl("daemon-reload")
 
 
 if __name__ == "__main__":

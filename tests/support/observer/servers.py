@@ -198,6 +198,20 @@ class Server:
         return self.show().active_state == "active" and baselines.Target(self.unit, self.port).get("/ready")[0] == 200
 
 
+@contextlib.contextmanager
+def installed(servers: t.Sequence[Server]) -> t.Iterator[None]:
+    """The units of servers, as long as the block runs; afterwards nothing of them is left."""
+    try:
+        for server in servers:
+            server.install()
+        systemctl("daemon-reload")
+        yield
+    finally:
+        for server in servers:
+            server.remove()
+        systemctl("daemon-reload")
+
+
 def strike(group: str, whom: str, chance: random.Random) -> dict[str, t.Any] | None:
     """Kill a process of a unit; the note of its death. None: there was none to kill."""
     processes = [process for process in map(read_process, cgroup_pids(group)) if process and process.state not in "ZX"]
@@ -225,4 +239,4 @@ def strike(group: str, whom: str, chance: random.Random) -> dict[str, t.Any] | N
     return {"event": "struck", "invocation_id": invocation, "main_pid": main, "monotonic": at}
 
 
-__all__ = ("FOLDER", "Order", "Server", "strike", "systemctl")
+__all__ = ("FOLDER", "Order", "Server", "installed", "strike", "systemctl")

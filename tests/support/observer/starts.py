@@ -27,7 +27,12 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.specdec.serving.tests.support.observer import baselines, waits
-from ansible_collections.specdec.serving.tests.support.observer.servers import Server, strike, systemctl
+from ansible_collections.specdec.serving.tests.support.observer.servers import (
+    Server,
+    installed,
+    strike,
+    systemctl,
+)
 
 FIRST_PORT = 32100
 # The story's start in hundredths; /health takes its real second.
@@ -219,10 +224,6 @@ def main() -> None:
     order = json.load(sys.stdin)
     lanes = [Server(f"bench-{number}", FIRST_PORT + number, scale=_SCALE) for number in range(order["lanes"])]
     still = Server("bench-quiet", FIRST_PORT + len(lanes), tp_size=8, scale=_SCALE)
-    servers = [*lanes, still]
-    for server in servers:
-        server.install()
-    systemctl("daemon-reload")
 
     def run_lane(number: int) -> None:
         counts = {"start": order["starts"], "crash": order["crashes"]}
@@ -242,14 +243,10 @@ def main() -> None:
                 found = {"kind": "broken", "why": traceback.format_exc()[-3000:]}
             waits.say(found)
 
-    try:
+    with installed([*lanes, still]):
         if order["quiet_s"]:
             waits.say(quiet(still, order["quiet_s"]))
         waits.gather([functools.partial(run_lane, number) for number in range(len(lanes))])
-    finally:
-        for server in servers:
-            server.remove()
-        systemctl("daemon-reload")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import typing as t
 from pathlib import Path
@@ -48,6 +49,20 @@ def start(argv: t.Sequence[str], environment: t.Mapping[str, str] | None = None)
         text=True,
         start_new_session=True,
     )
+
+
+def interrupt(process: subprocess.Popen[t.Any], *, patience: float = 10.0, within: float = 30.0) -> None:
+    """Press Ctrl-C, and once more after ``patience`` seconds where the first did not end it, as a person does.
+
+    ansible-core 2.21 ends its workers at once. One that was putting its result into the queue of results keeps that queue's lock for ever, and
+    StrategyBase.cleanup then waits for it (plugins/strategy/__init__.py:304; seen once in 37 of a playbook without anything of ours).
+    """
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(timeout=patience)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(timeout=within)
 
 
 def answer_of(process: subprocess.Popen[str], timeout: float = 180) -> tuple[str, dict[str, t.Any]]:

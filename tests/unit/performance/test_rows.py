@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import typing as t
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.tests.performance import bench, rows
+from ansible_collections.specdec.serving.tests.performance import bench, rows, sweeps
 from ansible_collections.specdec.serving.tests.support.observer import races
+from ansible_collections.specdec.serving.tests.support.sweeps import twelve
 
 
 def look(name: str, says: str, began: float, ended: float) -> dict[str, t.Any]:
@@ -129,6 +131,78 @@ def test_the_cpu_of_a_wait(cpu: float, met: bool) -> None:
     assert (row.measured, row.met) == (round(cpu / 0.6, 3), met)
 
 
+def swept(**changes: t.Any) -> sweeps.Swept:
+    """Ten trials of 60 s, of which 55 are needed, one that was never started, and 25 s until the host was as before."""
+    ran = {
+        "claim": 1.0,
+        "preflight": 2.0,
+        "stop": 1.0,
+        "start": 21.0,
+        "keep": 1.0,
+        "benchmark": 30.0,
+        "evaluate": 3.0,
+        "other": 1.0,
+    }
+    values = {
+        "wall_s": 640.0,
+        "rows": {},
+        "wrong": {},
+        "winner": "a",
+        "left_running": "known-good",
+        "trials": [*[ran] * 10, {"claim": 1.0, "preflight": 4.0}],
+        "put_back_s": 25.0,
+    }
+    return sweeps.Swept(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "met"),
+    [
+        pytest.param({}, False, id="6.5 s"),
+        pytest.param({"wall_s": 635.0}, True, id="6 s"),
+        pytest.param({"wall_s": 635.0, "wrong": {"b": "missing"}}, False, id="a wrong row"),
+        pytest.param({"wall_s": 635.0, "put_back_s": 20.0}, False, id="the way back is no trial's"),
+    ],
+)
+def test_the_overhead_of_a_sweep(changes: dict[str, t.Any], met: bool) -> None:
+    row = rows.sweep_overhead(swept(**changes), swept(wall_s=900.0, wrong={"b": "missing"}))
+    assert row.met is met
+    assert row.n == 10
+    # By the trials' own account, which knows nothing of the start of Ansible.
+    assert row.details["reported"]["median"] == 5.0
+    assert row.baselines["shell_loop"]["wrong_rows"] == 1
+    (line,) = rows.table([dataclasses.asdict(row)]).splitlines()[1:]
+    assert line.endswith("shell_loop 900 s with 1 wrong rows")
+
+
+def test_starts_that_are_too_short_prove_nothing() -> None:
+    short = {"start": 19.0, "benchmark": 30.0}
+    assert not rows.sweep_overhead(swept(trials=[short], wall_s=75.0), None).met
+
+
+def test_what_a_loop_got_wrong() -> None:
+    rows_of_it = {
+        0: ("90", "[2, null]"),
+        1: ("100", "[8, 2048]"),
+        2: ("120", "[8, 4096]"),
+        3: ("", ""),
+        5: ("80", "[8, 2048]"),
+        10: ("101", "[8, 2048]"),
+    }
+    found = sweeps.judged(rows_of_it)
+    keys = [sweeps.name(one) for one in twelve.CONFIGURATIONS]
+    assert len(set(keys)) == 12
+    assert found.wrong == {
+        keys[2]: "accepted, and it is unstable",
+        keys[3]: "accepted, and it is illegal_memory_access",
+        keys[5]: "measured a server with [8, 2048]",
+        keys[6]: "missing, and it is sound",
+    }
+    assert found.rows[keys[3]] == "an empty row"
+    assert found.rows[keys[4]] == "no row"
+    assert found.wrong_winner
+
+
 def test_rows_are_replaced_by_id_and_others_stay(tmp_path: Path) -> None:
     file = tmp_path / "build" / "bench.json"
     row = rows.Row(id="a", measured=1.0, goal="<= 2", unit="s", met=True, n=3)
@@ -143,3 +217,21 @@ def test_rows_are_replaced_by_id_and_others_stay(tmp_path: Path) -> None:
 
 def test_enough_starts_for_a_percentile() -> None:
     assert min(bench.STARTS, bench.CRASHES) >= 60
+
+
+@pytest.mark.parametrize(("ours", "met"), [((5.0, 4.5, 90.0), True), ((5.4, 5.3, 1.0), False)])
+def test_a_deployment_that_changes_nothing_is_held_against_the_median_by_hand(
+    ours: tuple[float, ...], met: bool
+) -> None:
+    row = rows.noop_deploy(ours, (4.0, 4.0, 0.1))
+    assert row.met is met
+    assert row.baselines["by_hand_s"]["median"] == 4.0
+    assert row.details["ours_s"]["max"] == max(ours)
+
+
+def test_a_fleet_is_held_against_one_server() -> None:
+    row = rows.fleet_growth([32.0, 33.0, 32.5], [48.0, 50.0, 49.0], number=32, load_s=30.0)
+    assert row.id == "fleet_growth_32"
+    assert row.id in bench.ROWS
+    assert not row.met
+    assert rows.fleet_growth([32.0], [48.0], number=32, load_s=30.0).met

@@ -21,6 +21,7 @@ class FakeSystemd:
         self.loaded: dict[str, str] = {}
         self.invocations: dict[str, str] = {}
         self.states: dict[str, str] = {}
+        self.restarts: dict[str, int] = {}
         self.enabled: set[str] = set()
         self.calls: list[list[str]] = []
         self.fail: dict[str, tuple[int, str, str]] = {}
@@ -51,6 +52,7 @@ class FakeSystemd:
                 f"Id={unit}",
                 f"LoadState={'loaded' if on_disk is not None or unit in self.loaded else 'not-found'}",
                 f"ActiveState={self.states.get(unit, 'inactive')}",
+                f"NRestarts={self.restarts.get(unit, 0)}",
                 f"InvocationID={self.invocations.get(unit, '')}",
                 f"NeedDaemonReload={'yes' if self.loaded.get(unit) not in (None, on_disk) else 'no'}",
             ]

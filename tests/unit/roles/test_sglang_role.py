@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import typing as t
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible.vars.manager import VariableManager
+
+from ansible_collections.specdec.serving.plugins.module_utils._own_units import find_units
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 ROLE = CHECKOUT / "roles" / "sglang"
@@ -87,6 +90,7 @@ def facts() -> dict[str, t.Any]:
         "gpus": gpus,
         "driver_version": "580.95.05",
         "numa_nodes": [0, 1],
+        "nvidia_modprobe": "/usr/bin/nvidia-modprobe",
         "credentials": True,
         "systemd_version": 252,
         "lock_sha256": LOCK,
@@ -153,6 +157,53 @@ def test_demo(host: str, engine: str) -> None:
     assert item["draft_model_path"]
 
 
+def test_units_are_known_as_ours(ct200: Renderer, tmp_path: Path) -> None:
+    """By their first line; otherwise a unit that left the list would never be found again."""
+    (tmp_path / "sglang-k26-dflash.service").write_text(ct200.unit("k26-dflash"))
+    (unit,) = find_units(lambda _argv: (0, "LoadState=loaded\n", ""), unit_dir=str(tmp_path), state_dir=str(tmp_path))
+    assert unit.name == "k26-dflash"
+
+
+class TestOnePerGpu:
+    ENTRY: t.ClassVar = {
+        "name": "coder",
+        "model_path": "/models/coder",
+        "port": 30010,
+        "gpus": [3, 4],
+        "one_per_gpu": True,
+        "api_key": "planted-91ab77",
+    }
+
+    @pytest.fixture
+    def host(self) -> Renderer:
+        own = {"sglang_instances": [self.ENTRY], "_sglang_preflight": {"facts": facts()}}
+        return Renderer("lab", "ct200", **own)
+
+    def test_unit(self, host: Renderer) -> None:
+        lines = host.unit("coder@4").splitlines()
+        for line in (
+            "EnvironmentFile=" + host.instance("coder@4")["environment_file"],
+            "LoadCredential=coder@4.yaml:/etc/specdec/sglang/credentials/coder@4.@SECRET@.yaml",
+            "NUMAMask=1",
+            "SyslogIdentifier=sglang-coder@4",
+            "  --port 30014 \\",
+            "  --nccl-port 30714 \\",
+        ):
+            assert line in lines
+        assert "NUMAMask=0" in host.unit("coder@3")
+        assert 'CUDA_VISIBLE_DEVICES="GPU-00000004-' in host.instance("coder@4")["environment_text"]
+
+    def test_the_key_of_the_entry(self, host: Renderer) -> None:
+        key = host.evaluate("_sglang_api_key", _sglang_instance=host.instance("coder@4"))
+        assert key == "planted-91ab77"
+        assert "planted" not in str(host.evaluate("_sglang_resolved"))
+        assert host.evaluate("_sglang_names") == ["coder@3", "coder@4"]
+
+
+def test_without_a_key_there_is_none(ct200: Renderer) -> None:
+    assert ct200.evaluate("_sglang_api_key", _sglang_instance=ct200.instance("k26-dflash")) == ""
+
+
 class TestVariables:
     defaults: t.ClassVar = load(ROLE / "defaults" / "main.yml")
     options: t.ClassVar = load(ROLE / "meta" / "argument_specs.yml")["argument_specs"]["main"]["options"]
@@ -165,7 +216,7 @@ class TestVariables:
         assert [name for name in self.defaults if not name.startswith("sglang_")] == []
 
     def test_instance_keys_are_those_of_the_filter(self) -> None:
-        source = (CHECKOUT / "plugins" / "plugin_utils" / "_instances.py").read_text()
+        source = (CHECKOUT / "plugins" / "plugin_utils" / "_instance_members.py").read_text()
         (keys,) = [
             ast.literal_eval(node.value.args[0])
             for node in ast.parse(source).body
@@ -188,6 +239,13 @@ class TestVariables:
         assert [name for name in self.defaults if name not in used] == []
 
 
+def test_keys_are_looked_up_in_one_place() -> None:
+    """The item of a loop is the name of an instance, which may be one of several of an entry; the entry holds the key."""
+    for path in sorted((ROLE / "tasks").glob("*.yml")):
+        text = path.read_text()
+        assert not re.search(r"sglang_instances\b.*selectattr\('name'", text), path
+
+
 def test_loops_never_go_over_what_may_hold_a_key() -> None:
     """An item is printed; an instance holds keys."""
     for path in sorted((ROLE / "tasks").glob("*.yml")):
@@ -197,5 +255,11 @@ def test_loops_never_go_over_what_may_hold_a_key() -> None:
                 assert expression in (
                     '"{{ _sglang_names }}"',
                     '"{{ _sglang_units.restart_needed }}"',
+                    '"{{ _sglang_put_back.restart_needed }}"',
+                    '"{{ _sglang_put_back.put_back }}"',
                     '"{{ _sglang_archives | default([]) }}"',  # paths
+                    # Trials without keys, and of the environment only what the sweep file sets.
+                    '"{{ range(_sglang_sweep.most) | list }}"',
+                    '"{{ _sglang_sweep.workloads }}"',
+                    "\"{{ _sglang_sweep.trials | selectattr('state', 'eq', 'waiting') | rejectattr('faults') }}\"",
                 ), path

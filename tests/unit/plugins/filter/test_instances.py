@@ -41,7 +41,10 @@ def test_units_and_secrets_fit_the_module() -> None:
     assert set(unit) == set(ARGUMENT_SPEC["units"]["options"])
 
 
-@pytest.mark.parametrize("module", ["sglang_engine", "sglang_preflight", "sglang_unit"])
+@pytest.mark.parametrize(
+    "module",
+    ["sglang_drift", "sglang_engine", "sglang_known_good", "sglang_preflight", "sglang_unit", "sglang_unit_info"],
+)
 def test_documentation_is_the_specification(module: str) -> None:
     import importlib
 
@@ -57,7 +60,15 @@ def test_documentation_is_the_specification(module: str) -> None:
             for name, option in options.items()
         }
 
-    assert described(yaml.safe_load(found.DOCUMENTATION)["options"]) == described(found.ARGUMENT_SPEC)
+    documentation = yaml.safe_load(found.DOCUMENTATION)
+    options = dict(documentation["options"])
+    for fragment in documentation["extends_documentation_fragment"]:
+        # NAMESPACE.COLLECTION.FRAGMENT, and a part of it where it has several.
+        name, _dot, part = fragment.removeprefix("specdec.serving.").partition(".")
+        shared = importlib.import_module(f"ansible_collections.specdec.serving.plugins.doc_fragments.{name}")
+        text = getattr(shared.ModuleDocFragment, part.upper() or "DOCUMENTATION")
+        options.update(yaml.safe_load(text).get("options") or {})
+    assert described(options) == described(found.ARGUMENT_SPEC)
 
 
 def test_checks_hold_no_secret_and_say_where_arguments_come_from() -> None:
@@ -83,6 +94,7 @@ def test_checks_hold_no_secret_and_say_where_arguments_come_from() -> None:
         "enable_metrics": "sglang_default_args",
         "host": "sglang_instances[0] (a): host",
         "model_path": "sglang_instances[0] (a): model_path",
+        "nccl_port": "the role's defaults",
         "port": "sglang_instances[0] (a): port",
         "served_model_name": "sglang_instances[0] (a): served_model_name",
         "tp_size": "sglang_instances[0] (a): args",

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import typing as t
@@ -13,12 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils._argument_rules import (
-    RULES,
-    Config,
-    broken_rules,
-    context_length_of,
-)
+from ansible_collections.specdec.serving.plugins.module_utils._argument_config import Config, context_length_of
+from ansible_collections.specdec.serving.plugins.module_utils._argument_rules import RULES, broken_rules
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import canonical_dest
 
 PROFILES = Path(__file__).resolve().parents[3] / "support/stand_in/src/sglang/stand_in/profiles"
@@ -62,8 +59,10 @@ def test_rules_are_about_arguments_that_there_are() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_every_message_can_be_told(rule: t.Any) -> None:
     subject = config({"tp_size": 2}, draft={"block_size": 8}, target=KIMI, gpu_count=8)
-    values = __import__(type(rule).__module__, fromlist=["_Values"])._Values(subject)
-    text = rule.message.format_map(values) + rule.remedy.format_map(values)
+    (told,) = broken_rules(
+        subject, [dataclasses.replace(rule, broken=lambda _config: True, since=(0, 0, 0), until=subject.release)]
+    )
+    text = told.text
     assert "{" not in text
     assert "None" not in text
 
@@ -94,6 +93,7 @@ def test_the_story_fits(release: str) -> None:
     [
         ("gpu-count", True, {"tp_size": 8}, {"gpu_count": 4}),
         ("gpu-count", True, {"tp_size": 4, "dp_size": 2}, {"gpu_count": 4}),
+        ("replicas-meet", True, {"dp_size": 2, "nccl_port": 31000}, {}),
         ("gpu-offset-beyond", True, {"tp_size": 4, "base_gpu_id": 2}, {"gpu_count": 4}),
         ("gpu-offset-beyond", True, {"tp_size": 4, "gpu_id_step": 2}, {"gpu_count": 4}),
         ("mha-backend-on-mla", True, {"attention_backend": "trtllm_mha"}, {"target": KIMI}),

@@ -145,6 +145,13 @@ def test_abbreviations_and_old_flags_pass_with_a_warning() -> None:
     assert found.values["mem_fraction_static"] == 0.8
 
 
+@pytest.mark.parametrize(("flag", "name"), [("--por", "port"), ("--hos", "host"), ("--admin-api", "admin_api_key")])
+def test_an_abbreviation_does_not_get_round_the_role(flag: str, name: str) -> None:
+    found = check(flag, "12345678")
+    assert f"is an abbreviation of {name!r}, which belongs to the role: set {name!r} of the instance" in found.errors[0]
+    assert "12345678" not in str(found.errors)
+
+
 def test_two_spellings_of_one_argument() -> None:
     found = check("--tp-size", "2", "--tensor-parallel-size", "4")
     assert found.values["tp_size"] == 4

@@ -68,10 +68,7 @@ def crash(exception: str, *frames: tuple[str, str], rank: str = " TP0 EP0") -> l
 
 LOADER = ("sglang/srt/model_loader/loader.py", "load_model")
 WORKER = ("sglang/srt/speculative/dflash_worker.py", "forward_batch_generation")
-WORKER_V2 = ("sglang/srt/speculative/dflash_worker_v2.py", "_draft_extend")
 REPLAY = ("sglang/srt/model_executor/cuda_graph_runner.py", "replay")
-CAPTURE = ("sglang/srt/model_executor/runner/decode_cuda_graph_runner.py", "capture_one_batch_size")
-BACKEND = ("sglang/srt/layers/attention/triton_backend.py", "init_forward_metadata_replay_cuda_graph")
 NONE = "TypeError: 'NoneType' object is not subscriptable"
 
 
@@ -277,6 +274,28 @@ def test_frames_of_another_exception_of_the_chain_do_not_count() -> None:
 def test_the_remedy_speaks_the_installed_release(release: str, flag: str) -> None:
     found = diagnose(log=log_of(*crash(NONE, WORKER, REPLAY)), unit=KILLED, release=release)
     assert flag in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "set_already"),
+    [
+        ({}, False),
+        ({"disable_cuda_graph": False, "cuda_graph_backend_prefill": "disabled"}, False),
+        ({"disable_cuda_graph": True}, True),  # as a playbook has it
+        ({"disable_cuda_graph": "true"}, True),
+        ({"cuda_graph_backend_decode": "disabled"}, True),
+    ],
+)
+def test_no_remedy_advises_what_is_set_already(arguments: dict[str, Any], set_already: bool) -> None:
+    found = diagnose(log=log_of(*crash(NONE, WORKER, REPLAY)), unit=KILLED, arguments=arguments)
+    assert ("--cuda-graph-backend-decode disabled" in found.remedy) is not set_already
+    assert ("off already by the arguments" in found.remedy) is set_already
+
+
+@pytest.mark.parametrize("row", [row for row in SIGNATURES if "graph_off}" in row.remedy], ids=lambda row: row.id)
+def test_every_remedy_that_turns_graphs_off_has_another_one(row: Any) -> None:
+    assert row.otherwise
+    assert "graph_off}" not in row.otherwise
 
 
 # --- what outranks what

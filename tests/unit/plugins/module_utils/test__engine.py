@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.specdec.serving.plugins.module_utils import _known_good
 from ansible_collections.specdec.serving.plugins.module_utils._engine import (
     EngineError,
     EngineRequest,
     ensure_engine,
     locked_version,
+    pip_environment,
     read_engine,
 )
 from ansible_collections.specdec.serving.plugins.module_utils._runner import command_runner
@@ -100,11 +102,19 @@ def test_from_a_wheelhouse(request_: EngineRequest, where: dict[str, t.Any]) -> 
 def test_from_an_index(request_: EngineRequest, where: dict[str, t.Any]) -> None:
     pip = FakePip()
     index = dataclasses.replace(
-        request_, wheelhouse="", requirements=("sglang==0.5.23", "x"), index_url="https://i/simple"
+        request_, wheelhouse="", requirements=("sglang==0.5.23", "x"), index_url="https://user:password@i/simple"
     )
     ensure_engine(index, pip, **where)
-    assert pip.calls[1][-5:] == ["--index-url", "https://i/simple", "--", "sglang==0.5.23", "x"]
+    assert pip.calls[1][-3:] == ["--", "sglang==0.5.23", "x"]
     assert "--no-index" not in pip.calls[1]
+    # Everybody can read a command line.
+    assert "password" not in str(pip.calls)
+    assert pip_environment(index) == {"PIP_INDEX_URL": "https://user:password@i/simple"}
+    assert pip_environment(dataclasses.replace(index, index_url="")) == {}
+
+
+def test_a_wheelhouse_says_everything(request_: EngineRequest) -> None:
+    assert pip_environment(dataclasses.replace(request_, index_url="https://i")) == {"PIP_CONFIG_FILE": "/dev/null"}
 
 
 def test_complete_already(request_: EngineRequest, where: dict[str, t.Any]) -> None:
@@ -272,6 +282,18 @@ class TestOlderEngines:
         result = ensure_engine(request_, FakePip(), **where)
         assert result.removed == sorted(paths[2:])
         assert self.left(request_) == ["0.5.23-aaaaaaaaaaaa", "0.5.3-bbbbbbbbbbbb", "0.5.4-bbbbbbbbbbbb"]
+
+    def test_one_that_a_known_good_record_needs_stays(
+        self, request_: EngineRequest, where: dict[str, t.Any], tmp_path: Path
+    ) -> None:
+        paths = self.make(request_, where, 5)
+        content = f"[Service]\nExecStart={paths[4]}/bin/python\n"
+        record = _known_good.Record(
+            "a", "sglang-a.service", _known_good.generation_of(content), content, "/e", "", engine=paths[4]
+        )
+        _known_good.keep(str(tmp_path / "state"), record, most=1)
+        result = ensure_engine(dataclasses.replace(request_, state_dir=str(tmp_path / "state")), FakePip(), **where)
+        assert result.removed == sorted(paths[2:4])
 
     def test_one_that_a_unit_or_a_process_names_stays(self, request_: EngineRequest, where: dict[str, t.Any]) -> None:
         paths = self.make(request_, where, 5)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils import _evidence
-from ansible_collections.specdec.serving.plugins.module_utils._evidence import Machine, Output, Spool, keep
+from ansible_collections.specdec.serving.plugins.module_utils import _evidence, _evidence_collector, _evidence_processes
+from ansible_collections.specdec.serving.plugins.module_utils._evidence import keep
+from ansible_collections.specdec.serving.plugins.module_utils._evidence_machine import Machine, Output
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry
-from ansible_collections.specdec.serving.plugins.module_utils._redact import Masker
 from ansible_collections.specdec.serving.plugins.module_utils._systemd import SystemdError, UnitState
 
 UNIT = "sglang-x.service"
@@ -123,7 +123,7 @@ def verdict(**changes: t.Any) -> dict[str, t.Any]:
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    monkeypatch.setattr(_evidence, "listeners", lambda _port, **_roots: ([], ""))
+    monkeypatch.setattr(_evidence_processes, "listeners", lambda _port, **_roots: ([], ""))
     return Script(tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_a_dead_start_does_not_replace_what_was_seen_of_its_processes(script: Sc
 
 def test_leftovers_of_a_killed_wait_go(script: Script) -> None:
     judged(script)
-    (folder(script) / ".unfinished-1").write_text("half")
+    (folder(script) / ".half.tar.gz.99999999.new").write_text("half")
     (folder(script) / "mine.txt").write_text("stays")
     later(script)
     judged(script)
@@ -326,7 +326,7 @@ def test_a_file_that_does_not_answer_holds_nobody_up(script: Script, monkeypatch
     """As one of a mount whose server is gone; what is there already is not waited for either."""
     answer = threading.Event()
     monkeypatch.setattr(_evidence, "BUDGET_S", 0.1)
-    monkeypatch.setattr(_evidence, "_WRITING_S", 0.1)
+    monkeypatch.setattr(_evidence, "WRITING_S", 0.1)
     monkeypatch.setattr(glob, "glob", lambda _pattern: answer.wait(20) and [])
     result = judged(script)
     answer.set()
@@ -365,8 +365,8 @@ LONG = 40_000
 
 
 def test_of_a_long_journal_head_and_tail_stay(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_evidence, "_HEAD_BYTES", 400_000)
-    monkeypatch.setattr(_evidence, "_TAIL_BYTES", 800_000)
+    monkeypatch.setattr(_evidence_collector, "_HEAD_BYTES", 400_000)
+    monkeypatch.setattr(_evidence_collector, "_TAIL_BYTES", 800_000)
     script.entries = [entry(number, f"line {number} of a server that talks without end") for number in range(LONG)]
     lines = files(judged(script))["journal.txt"].splitlines()
     assert lines[0].endswith("line 0 of a server that talks without end")
@@ -382,7 +382,7 @@ def test_of_a_long_journal_head_and_tail_stay(script: Script, monkeypatch: pytes
 def test_of_a_journal_a_little_too_long_nothing_is_lost_and_nothing_twice(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_evidence, "_HEAD_BYTES", 400_000)
+    monkeypatch.setattr(_evidence_collector, "_HEAD_BYTES", 400_000)
     script.entries = [entry(number, f"line {number} of a server that talks a lot") for number in range(8000)]
     lines = files(judged(script))["journal.txt"].splitlines()
     assert [int(line.split("line ")[1].split()[0]) for line in lines] == list(range(8000))
@@ -468,7 +468,7 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(running: Script, monkeypa
     def broken(*_arguments: t.Any, **_named: t.Any) -> t.Any:
         raise RuntimeError("torn")
 
-    monkeypatch.setattr(_evidence, "read_process", broken)
+    monkeypatch.setattr(_evidence_processes, "read_process", broken)
     assert "RuntimeError: torn" in files(judged(running, state="hung"))["processes.txt"]
 
 
@@ -529,14 +529,3 @@ def test_credentials_are_known(script: Script, text: str, secret: str) -> None:
     found = files(judged(script))
     assert "got ******** here" in found["journal.txt"]
     assert "planted" not in found["journal.txt"]
-
-
-def test_a_spool_keeps_the_last_blocks_and_its_size() -> None:
-    spool = Spool(Masker(["planted"]), limit=600_000)
-    for number in range(20_000):
-        spool.add(f"planted {number} " + "x" * 80)
-    text = b"".join(spool.blocks()).decode()
-    assert len(text) == spool.size <= 600_000 + 262_144
-    assert spool.cut
-    assert text.splitlines()[-1].startswith("******** 19999 ")
-    assert "planted" not in text

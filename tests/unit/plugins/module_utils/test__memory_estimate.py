@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils._argument_rules import Config
+from ansible_collections.specdec.serving.plugins.module_utils._argument_config import Config
 from ansible_collections.specdec.serving.plugins.module_utils._memory_estimate import (
     GIB,
     Estimate,
@@ -105,6 +105,17 @@ class TestModel:
     def test_without_an_index(self, model: Path) -> None:
         (model / "model.safetensors.index.json").unlink()
         assert read_model(str(model)).weights.total == 5743
+
+    @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "model-1.safetensors"])
+    def test_a_file_that_is_nothing_but_brackets(self, model: Path, name: str) -> None:
+        text = b"[" * 100_000
+        (model / name).write_bytes(struct.pack("<Q", len(text)) + text if name.endswith("rs") else text)
+        found = read_model(str(model))
+        assert found.weights.basis != "headers"
+
+    def test_an_index_with_an_impossible_name(self, model: Path) -> None:
+        (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x\0y"}}))
+        assert read_model(str(model)).missing == ("x\0y",)
 
     def test_a_missing_and_an_empty_shard(self, model: Path) -> None:
         (model / "model-1.safetensors").unlink()

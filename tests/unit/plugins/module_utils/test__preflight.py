@@ -6,23 +6,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import pwd
 import socket
 import typing as t
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.module_utils._preflight import (
+from ansible_collections.specdec.serving.plugins.module_utils import _preflight
+from ansible_collections.specdec.serving.plugins.module_utils._gpu_facts import parse_gpus
+from ansible_collections.specdec.serving.plugins.module_utils._preflight import preflight
+from ansible_collections.specdec.serving.plugins.module_utils._preflight_request import (
     HostView,
     InstanceCheck,
     PathCheck,
     PortCheck,
     PreflightRequest,
     PreflightResult,
-    parse_gpus,
-    preflight,
 )
-from ansible_collections.specdec.serving.plugins.module_utils._sockets import Listener
+from ansible_collections.specdec.serving.plugins.module_utils._sockets import Listener, Owner
 
 # The form of nvidia-smi's answer; no GPU is at hand to record one.
 SMI = (
@@ -41,6 +44,7 @@ class FakeHost:
             "/usr/bin/python3": (0, "3.11.2\n", ""),
             "systemctl show": (0, "LoadState=loaded\nControlGroup=/system.slice/sglang-a.service\n", ""),
             "systemd-detect-virt": (1, "none\n", ""),
+            "systemd-run": (0, "credential is-here\n", ""),
             "systemctl list-unit-files": (0, "nvidia-persistenced.service enabled enabled\n", ""),
         }
 
@@ -70,14 +74,57 @@ def test_a_host_without_a_gpu(fake: FakeHost) -> None:
     assert "lock_sha256" not in result.facts
 
 
+def make_nodes(root: Path, cpus: dict[str, str], memory: str = "") -> None:
+    """NUMA nodes as the kernel shows them below /sys, with the lists of their processors."""
+    folder = root / "devices" / "system" / "node"
+    for node, text in cpus.items():
+        (folder / node).mkdir(parents=True)
+        (folder / node / "cpulist").write_text(text + "\n")
+    if memory:
+        (folder / "has_memory").write_text(memory + "\n")
+
+
+@pytest.mark.parametrize("text", ["-1\n", "", "odd\n", None], ids=["minus-one", "empty", "odd", "no-file"])
+def test_a_gpu_without_a_numa_node(fake: FakeHost, tmp_path: Path, text: str | None) -> None:
+    """Machines with one node and most virtual ones say -1."""
+    fake.answers["nvidia-smi"] = (0, SMI, "")
+    folder = tmp_path / "bus/pci/devices/0000:01:00.0"
+    folder.mkdir(parents=True)
+    if text is not None:
+        (folder / "numa_node").write_text(text)
+    make_nodes(tmp_path, {"node0": "0-7", "node1": "8-15"})
+    facts = look(fake, sys_root=str(tmp_path)).facts
+    assert [gpu["numa_node"] for gpu in facts["gpus"]] == [-1, -1]
+    # Kernels without the list have memory everywhere.
+    assert [node["memory"] for node in facts["numa"]] == [True, True]
+
+
+def test_mig_devices_belong_to_their_gpu(fake: FakeHost) -> None:
+    fake.answers["nvidia-smi"] = (0, SMI, "")
+    listing = (
+        "GPU 0: NVIDIA H200 (UUID: GPU-aaaa)\n"
+        "  MIG 1g.18gb     Device  0: (UUID: MIG-1111-22)\n"
+        "  MIG 1g.18gb     Device  1: (UUID: MIG-1111-33)\n"
+        "GPU 1: NVIDIA H200 (UUID: GPU-bbbb)\n"
+    )
+    fake.answers["nvidia-smi -L"] = (0, listing, "")
+    request = PreflightRequest(
+        version="0.5.23",
+        python="/usr/bin/python3",
+        instances=(InstanceCheck("a", "sglang-a.service", ("--port", "1"), gpus=("MIG-1111-33",)),),
+        unit_dir="/no/units",
+        state_dir="/no/state",
+    )
+    assert [gpu["mig"] for gpu in look(fake, request).facts["gpus"]] == [("MIG-1111-22", "MIG-1111-33"), ()]
+
+
 def test_gpus_with_their_numa_nodes(fake: FakeHost, tmp_path: Path) -> None:
     fake.answers["nvidia-smi"] = (0, SMI, "")
     for address, node in (("0000:01:00.0", "0"), ("0000:c1:00.0", "1")):
         folder = tmp_path / "bus" / "pci" / "devices" / address
         folder.mkdir(parents=True)
         (folder / "numa_node").write_text(node + "\n")
-    for node in ("node0", "node1", "possible"):
-        (tmp_path / "devices" / "system" / "node" / node).mkdir(parents=True)
+    make_nodes(tmp_path, {"node0": "0-15,32-47", "node1": "16-31", "node2": "", "possible": ""}, memory="0,2-3")
     facts = look(fake, sys_root=str(tmp_path)).facts
     assert [(gpu["index"], gpu["uuid"], gpu["numa_node"]) for gpu in facts["gpus"]] == [
         (0, "GPU-aaaa", 0),
@@ -86,7 +133,14 @@ def test_gpus_with_their_numa_nodes(fake: FakeHost, tmp_path: Path) -> None:
     assert facts["gpus"][0]["memory_total_mib"] == 97887
     assert facts["gpus"][0]["compute_capability"] == "12.0"
     assert facts["driver_version"] == "580.95.05"
+    assert facts["numa"] == [
+        {"node": 0, "cpus": "0-15,32-47", "memory": True},
+        {"node": 1, "cpus": "16-31", "memory": False},
+        {"node": 2, "cpus": "", "memory": True},
+    ]
+    # Memory of a card or an expander is no place to run.
     assert facts["numa_nodes"] == [0, 1]
+    assert [gpu["mig"] for gpu in facts["gpus"]] == [(), ()]
     assert facts["gpu_services"] == ["nvidia-persistenced.service"]
 
 
@@ -211,6 +265,56 @@ class TestPorts:
         assert look(fake, self.request, find_listeners=lambda _port: ([self.listener], ""), owned=owned).errors == []
         assert seen == [([self.listener], "/system.slice/sglang-a.service")]
 
+    def test_another_argument_is_named(self, fake: FakeHost) -> None:
+        ports = (
+            PortCheck("0.0.0.0", 30001, UNIT, "nccl_port"),
+            PortCheck("127.0.0.1", 30001, UNIT, "attention DP, from port 2"),
+        )
+        request = dataclasses.replace(self.request, ports=ports)
+        view = {"find_listeners": lambda _port: ([self.listener], ""), "owned": lambda _sockets, _group: False}
+        first, second = look(fake, request, **view).errors
+        assert first.startswith("sglang-a.service: nccl_port: port 30001 is held by ")
+        assert first.endswith("stop it or choose another nccl_port")
+        assert second.endswith("stop it or choose another port")
+
+    @pytest.mark.parametrize("prune", [False, True])
+    def test_held_by_a_unit_that_left_the_list(
+        self, fake: FakeHost, tmp_path: Path, prune: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        owner = Owner(self.listener, (77,), "sglang-old.service", "python", "python -m sglang.launch_server")
+        monkeypatch.setattr(_preflight, "find_owners", lambda _sockets, **_options: [owner])
+        (tmp_path / "sglang-old.service").write_text(
+            "# sglang-old.service: written by the role specdec.serving.sglang. X\n"
+        )
+        fake.answers["systemctl show"] = (
+            0,
+            "LoadState=loaded\nActiveState=active\nControlGroup=/x/sglang-old.service\n",
+            "",
+        )
+        request = dataclasses.replace(
+            self.request,
+            instances=(InstanceCheck("a", UNIT, ("--port", "30001")),),
+            prune=prune,
+            unit_dir=str(tmp_path),
+            state_dir=str(tmp_path),
+        )
+
+        def owned(_sockets: t.Any, group: str) -> bool:
+            # Asked for the unit itself first, for the one that leaves next.
+            asked.append(group)
+            return len(asked) > 1
+
+        asked: list[str] = []
+        result = look(fake, request, find_listeners=lambda _port: ([self.listener], ""), owned=owned)
+        assert [unit["name"] for unit in result.facts["leftovers"]] == ["old"]
+        if prune:
+            assert result.errors == []
+        else:
+            (error,) = result.errors
+            assert error.endswith(
+                "another port (sglang-old.service left sglang_instances: sglang_prune: true removes it)"
+            )
+
     def test_another_address(self, fake: FakeHost) -> None:
         other = dataclasses.replace(self.listener, address="127.0.0.2")
         assert look(fake, self.request, find_listeners=lambda _port: ([other], "")).errors == []
@@ -315,6 +419,7 @@ class TestInstances:
         version: str = "0.5.23",
         make_runner: t.Any = None,
         engine: str = "0.5.23-abc",
+        prune: bool = False,
         **changes: t.Any,
     ) -> PreflightResult:
         argv = (
@@ -342,6 +447,9 @@ class TestInstances:
             root=str(root),
             engine=str(root / "engines" / engine),
             instances=(InstanceCheck(**values),),
+            prune=prune,
+            unit_dir=str(root / "units"),
+            state_dir=str(root / "state"),
         )
         view = {"make_runner": make_runner or asker(version), "which": lambda name, **_path: name}
         return look(fake, request, shared_memory=2**33, proc=str(root), **view)
@@ -410,6 +518,22 @@ class TestInstances:
         else:
             assert result.errors == [f"{text}; stop it (it is never stopped for you), or choose other 'gpus'"]
 
+    @pytest.mark.parametrize("prune", [False, True])
+    def test_a_process_of_a_unit_that_left_the_list(self, eight: FakeHost, root: Path, prune: bool) -> None:
+        eight.answers["nvidia-smi --query-compute-apps=pid,gpu_uuid,used_gpu_memory"] = (0, "4242, GPU-3, 40960\n", "")
+        (root / "4242").mkdir()
+        (root / "4242/cgroup").write_text("0::/system.slice/system-sglang\\x2da.slice/sglang-a@3.service\n")
+        (root / "units").mkdir()
+        line = "# sglang-a@3.service: written by the role specdec.serving.sglang. X\n"
+        (root / "units/sglang-a@3.service").write_text(line)
+        errors = self.look(eight, root, prune=prune).errors
+        if prune:
+            assert errors == []
+        else:
+            (error,) = errors
+            assert "of sglang-a@3.service holds 40960 MiB" in error
+            assert error.endswith("(sglang-a@3.service left sglang_instances: sglang_prune: true removes it)")
+
     def test_a_foreign_process_on_another_gpu(self, eight: FakeHost, root: Path) -> None:
         eight.answers["nvidia-smi --query-compute-apps=pid,gpu_uuid,used_gpu_memory"] = (0, "4242, GPU-7, 40960\n", "")
         result = self.look(eight, root, "--tp-size", "2", "--load-format", "dummy", gpus=("0", "1"), model_path="org/m")
@@ -457,3 +581,77 @@ class TestInstances:
     def test_a_container(self, eight: FakeHost, root: Path) -> None:
         eight.answers["systemd-detect-virt"] = (0, "podman\n", "")
         assert any("this host is a container (podman)" in warning for warning in self.look(eight, root).warnings)
+
+
+class TestSandbox:
+    SETTINGS = ("ProtectSystem=strict", "ProtectProc=invisible")
+
+    def look(self, fake: FakeHost, user: str = "root") -> PreflightResult:
+        return look(
+            fake, PreflightRequest(version="0.5.23", python="/usr/bin/python3", user=user, hardening=self.SETTINGS)
+        )
+
+    def test_what_does_not_work_is_a_fact_and_no_fault(self, fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        fake.answers["systemd-run"] = (226, "", "")
+        fake.answers["journalctl"] = (0, "", "")
+        result = self.look(fake)
+        # Not even a unit without any of them starts.
+        assert result.facts["hardening_refused"] == {}
+        assert "no unit can be started" in result.warnings[0]
+        fake.answers["systemd-run"] = (0, "NoNewPrivs:\t0\nSeccomp:\t2\n", "")
+        result = self.look(fake)
+        assert set(result.facts["hardening_refused"]) == {"ProtectSystem", "ProtectProc"}
+        assert (result.errors, result.warnings) == ([], [])
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_keys_lie_in_files_where_credentials_do_not_arrive(
+        self, fake: FakeHost, monkeypatch: pytest.MonkeyPatch, there: bool
+    ) -> None:
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        fake.answers["systemd-run"] = (0, f"credential {'is-here' if there else ''}\n", "")
+        server = InstanceCheck(name="a", unit="sglang-a.service", argv=("x",), has_key=True)
+        request = PreflightRequest(version="0.5.23", python="/usr/bin/python3", instances=(server,))
+        result = look(fake, request)
+        assert result.facts["credentials"] is there
+        assert any("credentials do not reach a unit" in warning for warning in result.warnings) is not there
+        # Without instances, too: the units' texts follow from it.
+        result = look(fake, PreflightRequest(version="0.5.23", python="/usr/bin/python3"))
+        assert (result.facts["credentials"], result.warnings) == (there, [])
+
+    def test_without_root_nothing_is_tried(self, fake: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.geteuid", lambda: 1000)
+        assert self.look(fake).facts["hardening_refused"] == {}
+
+    @pytest.mark.parametrize(("user", "system"), [("root", False), ("daemon", True), ("no-such-user", True)])
+    def test_whether_the_user_is_a_system_user(self, fake: FakeHost, user: str, system: bool) -> None:
+        fake.answers["systemd-run"] = (0, "", "")
+        assert self.look(fake, user).facts["user_is_system"] is system
+
+
+def test_folders_that_may_be_empty(fake: FakeHost, tmp_path: Path) -> None:
+    paths = [
+        PathCheck(str(tmp_path), "out"),
+        PathCheck(str(tmp_path), "out", may_be_empty=True),
+        PathCheck("/nope", "out", True),
+    ]
+    for check, errors in zip(paths, (1, 0, 1)):
+        request = PreflightRequest(version="0.5.23", python="/usr/bin/python3", paths=(check,))
+        assert len(look(fake, request).errors) == errors
+
+
+def test_caches_of_another_service_user(fake: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").mkdir()
+    owner = (tmp_path / "cache").stat().st_uid
+    fake.answers["setpriv"] = (0, f"w:{tmp_path}/cache\n", "")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: pwd.struct_passwd((name, "x", 999, 999, "", "/", "/bin/sh")))
+    check = InstanceCheck(
+        name="a", unit="sglang-a.service", argv=("--model-path", "x/y"), cache_dirs=(f"{tmp_path}/cache",)
+    )
+    request = PreflightRequest(version="0.5.23", python="/usr/bin/python3", user="llm", instances=(check,))
+    errors = look(fake, request).errors
+    assert (
+        f"the service user 'llm' cannot write to '{tmp_path}/cache'; it belongs to user id {owner}: chown -R llm: {tmp_path}/cache"
+        in errors
+    )

@@ -129,6 +129,7 @@ def test_environ_of_gives_only_what_was_asked_for(tmp_path: Path) -> None:
     )
     assert environ_of(7, proc=str(tmp_path)) == {"INVOCATION_ID": "ab12", "JOURNAL_STREAM": "8:1"}
     assert environ_of(7, ["X"], proc=str(tmp_path)) == {"X": "a=b"}
+    assert {"INVOCATION_ID", "JOURNAL_STREAM", "X"} < set(environ_of(7, None, proc=str(tmp_path)))
     with pytest.raises(FileNotFoundError):
         environ_of(8, proc=str(tmp_path))
 

@@ -41,7 +41,6 @@ def unit(**changes: t.Any) -> UnitState:
         "sub_state": "running",
         "invocation_id": NEW,
         "main_pid": 87,
-        "exec_main_pid": 87,
         **changes,
     }
     return UnitState(**values)
@@ -50,6 +49,13 @@ def unit(**changes: t.Any) -> UnitState:
 def dead(code: int = 1, status: int = 1, **changes: t.Any) -> UnitState:
     values = {"active_state": "failed", "sub_state": "failed", "result": "exit-code", "main_pid": 0, **changes}
     return unit(exec_main_code=code, exec_main_status=status, **values)
+
+
+def test_that_systemd_gave_up_is_told() -> None:
+    assert judge_unit(dead(n_restarts=3), restarts_before=3).detail == (
+        "the main process exited with status 1; systemd tried to restart it 3 times and gave up"
+    )
+    assert judge_unit(dead()).detail == "the main process exited with status 1"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import time
 import urllib.parse
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.specdec.serving.plugins.module_utils._redact import (
@@ -221,6 +221,98 @@ def test_other_spellings_of_a_known_secret(written: str) -> None:
     assert written[:12] not in shown
 
 
+def basic(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param("70612f73732b776f72643d3d7831", id="hex"),
+        pytest.param("70612F73732B776F72643D3D7831", id="hex in capitals"),
+        pytest.param("".join(f"\\u{ord(sign):04x}" for sign in "pa/ss+word==x1"), id="every sign escaped"),
+        pytest.param("".join(f"\\u{ord(sign):04X}" for sign in "pa/ss+word==x1"), id="every sign escaped in capitals"),
+        pytest.param("pa\\u002fss\\u002Bword\\u003d\\u003dx1", id="some signs escaped, as Go does"),
+        pytest.param("p\\\\u0061/ss+word==x1", id="escaped twice"),
+        pytest.param("pa\\x2fss\\x2bword==x1", id="escaped for Python"),
+        pytest.param("pa\\057ss+word==x1", id="octal, as C and git do"),
+        pytest.param("pa&#47;ss&#x2B;word==x1", id="XML"),
+        pytest.param("%70%61%2f%73%73%2B%77ord%3D=x1", id="more than needed in a URL"),
+        *(
+            pytest.param(
+                basic(f"{user}:pa/ss+word==x1{after}"), id=f"basic authentication, {len(user)} and {len(after)}"
+            )
+            for user in ("", "u", "us", "admin")
+            for after in ("", "\n", "xy")
+        ),
+        pytest.param(basic("user:pa/ss+word==x1").replace("+", "-").replace("/", "_"), id="base64 for URLs"),
+    ],
+)
+def test_encodings_of_a_known_secret(written: str) -> None:
+    shown = Masker(["pa/ss+word==x1"]).text(f'x "{written}" y')
+    assert shown == f'x "{MASK}" y'
+    assert redact_text(f"x {written} y", ["pa/ss+word==x1"]) == f"x {MASK} y"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(r"k1\"x\\y\$z%q`end", id="environment file"),
+        pytest.param(r"k1\"x\\y$$z%%q`end", id="ExecStart"),
+        pytest.param(r"k1\"x\\y\$z%q\`end", id="shell"),
+    ],
+)
+def test_quoting_of_systemd_and_shells(written: str) -> None:
+    assert Masker([r'k1"x\y$z%q`end']).text(f"A={written}.") == f"A={MASK}."
+
+
+def test_what_only_looks_alike_stays() -> None:
+    text = "PA/SS+WORD==X1 pa/ss+word==x2 100%|##| a\\u0062c 7061 cGEv"
+    assert Masker(["pa/ss+word==x1"]).text(text) == text
+
+
+def test_long_runs_of_backslashes_cost_little() -> None:
+    began = time.monotonic()
+    Masker(["pa/ss+word==x1"]).text("\\x" + "\\" * 200_000)
+    assert time.monotonic() - began < 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"token": "planted-unknown"}', f'{{"token": "{MASK}"}}'),
+        ("{'session_token': 'planted-unknown'}", f"{{'session_token': '{MASK}'}}"),
+        ("my_token=planted-unknown", f"my_token={MASK}"),
+        ("gh-token: planted-unknown", f"gh-token: {MASK}"),
+        ("token=planted-unknown&x=1", f"token={MASK}"),
+        ("MYTOKEN=planted-unknown", f"MYTOKEN={MASK}"),
+        ("Unexpected token: identifier", "Unexpected token: identifier"),
+        ("mask_token=mask123456, eos_token='</endoftext>', 'pad_token': 'padding'", None),
+        ("max_new_token=1234567, num_token: 123456, token usage: 0.1234567", None),
+    ],
+)
+def test_values_under_the_name_of_a_token(text: str, shown: str | None) -> None:
+    assert Masker().text(text) == (shown or text)
+
+
+def test_a_structures_secrets_are_told_by_their_keys() -> None:
+    value = {
+        "token": "x",
+        "hf_token": "x",
+        "db-password": 12345678,
+        "secret": ["kept in a list"],
+        "has_api_key": True,
+        "eos_token": "</s>",
+        "key": "k",
+        "max_total_tokens": 7,
+        "token_usage": 0.5,
+        "credential": "",
+    }
+    masked = {**value, "token": MASK, "hf_token": MASK, "db-password": MASK}
+    assert redact(value) == masked
+    assert Masker().value(value) == masked
+
+
 def test_many_empty_lines_before_a_credential_cost_little() -> None:
     began = time.monotonic()
     Masker().text("SetCredential" + "\n" * 60_000)
@@ -234,6 +326,7 @@ def test_structures_are_masked_in_every_spelling() -> None:
     assert masked == {"api_key": MASK, "tail": [f'it is {{"k": "{MASK}"}}'], "port": 1, "none": {"api_key": None}}
 
 
+@settings(deadline=None)  # a busy machine
 @given(
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r*"), min_size=8, max_size=20).filter(
         str.strip

@@ -67,6 +67,14 @@ def test_json_is_the_same_value() -> None:
             {"tensor_parallel_size": 1, "tp_size": 1}, ["'tensor_parallel_size' and 'tp_size'"], id="alias-and-name"
         ),
         pytest.param({"enable-metrics": True, "enable_metrics": True}, ["same argument"], id="dash-and-underscore"),
+        pytest.param(
+            {"api_ke": "/x"}, ["'api_ke' belongs to the role", "'api_key' of the instance"], id="part-of-a-key"
+        ),
+        pytest.param(
+            {"ssl-keyfile-pass": "/x"},
+            ["'ssl-keyfile-pass' belongs to the role", "let 'ssl_keyfile' name a key without one"],
+            id="password",
+        ),
         pytest.param({"model": "/x"}, ["'model' belongs to the role", "'model_path' of the instance"], id="model"),
         pytest.param({"api-key": "sk-secret-1"}, ["'api_key' of the instance"], id="api-key"),
         pytest.param({"config": "x.yaml"}, ["--config"], id="config"),

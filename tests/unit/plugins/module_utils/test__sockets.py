@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -429,6 +430,43 @@ def test_find_owners_name_the_unit_where_the_process_is_hidden(
         "port 30000 is held by a process of user id 998 that is hidden from us of old.service, listening on 127.0.0.1"
     )
     assert unknown.unit is None
+
+
+LISTED = (
+    "/run/systemd/journal/stdout systemd-journald.socket systemd-journald.service\n"
+    "kobject-uevent 1            systemd-udevd-kernel.socket systemd-udevd.service\n"
+    "127.0.0.1:3000              other.socket other.service\n"
+    "[::]:30000                  six.socket six.service\n"
+    "127.0.0.1:30000             web.socket web.service\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "unit"),
+    [("127.0.0.1", "web"), ("::", "six"), ("0.0.0.0", "six")],
+    ids=["exactly", "ipv6", "by its port"],
+)
+def test_find_owners_name_the_socket_unit_that_systemd_holds_it_for(machine: Machine, address: str, unit: str) -> None:
+    asked: list[list[str]] = []
+
+    def systemctl(argv: Sequence[str]) -> tuple[int, str, str]:
+        asked.append(list(argv))
+        return 0, LISTED, ""
+
+    machine.process(1, "/init.scope", inodes=(8888,), cmdline="/sbin/init", ppid=0)
+    machine.process(60, "/system.slice/web.service", inodes=(8888,), cmdline="web", ppid=1)
+    roots = {"proc": str(machine.proc), "cgroup_root": str(machine.cgroup)}
+    (owner,) = find_owners([listener(address, inode=8888)], runner=systemctl, **roots)
+    assert describe_owner(owner) == (
+        f"port 30000 is held by systemd for {unit}.socket, which starts {unit}.service, listening on {address}"
+    )
+    # Nobody is asked where it is not systemd.
+    machine.process(61, "/system.slice/x.service", inodes=(9,), cmdline="x", ppid=1)
+    assert find_owners([listener(inode=9)], runner=systemctl, **roots)[0].socket_unit == ""
+    assert len(asked) == 1
+    # Nothing is listed: as ever.
+    (owner,) = find_owners([listener(inode=8888)], runner=lambda _argv: (1, "", "no bus"), **roots)
+    assert "pid 1 (/sbin/init) of init.scope" in describe_owner(owner)
 
 
 def test_command_heads_are_cut_after_masking(machine: Machine) -> None:

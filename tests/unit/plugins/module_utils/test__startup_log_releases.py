@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.plugins.module_utils._diagnosis import log_warnings
+from ansible_collections.specdec.serving.plugins.module_utils._expected_markers import expected_markers
 from ansible_collections.specdec.serving.plugins.module_utils._journal import Entry, clean
 from ansible_collections.specdec.serving.plugins.module_utils._readiness import cross_check
 from ansible_collections.specdec.serving.plugins.module_utils._startup_log import (
     SERVING,
     StartupLog,
-    expected_markers,
 )
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

@@ -26,7 +26,6 @@ MainPID=87
 Result=success
 ExecMainStartTimestampMonotonic=2520541990
 ExecMainExitTimestampMonotonic=0
-ExecMainPID=87
 ExecMainCode=0
 ExecMainStatus=0
 ControlGroup=/system.slice/sglang-k26-dflash.service
@@ -52,7 +51,6 @@ def test_parses_a_running_unit() -> None:
         result="success",
         invocation_id="aba3052d65e14c38bf15c6d11bf2cfe8",
         main_pid=87,
-        exec_main_pid=87,
         exec_main_start_us=2520541990,
         state_change_us=2520542520,
         job=85,
@@ -94,6 +92,19 @@ def test_a_units_error_without_its_dbus_name(error: str, text: str) -> None:
 @pytest.mark.parametrize("value", ["[not set]", "infinity", ""])
 def test_unset_numbers(value: str) -> None:
     assert parse_show(f"MainPID={value}\n").main_pid == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        ("", ()),
+        ("/etc/a.conf /run/b.conf", ("/etc/a.conf", "/run/b.conf")),
+        pytest.param(r'"/etc/a b.conf" /c', ("/etc/a b.conf", "/c"), id="quoted"),
+        pytest.param("'/open", ("'/open",), id="a-quote-that-is-not-closed"),
+    ],
+)
+def test_drop_ins(value: str, paths: tuple[str, ...]) -> None:
+    assert parse_show(f"DropInPaths={value}").drop_in_paths == paths
 
 
 def test_values_may_hold_equals_signs() -> None:

@@ -53,7 +53,6 @@ def running(**changes: t.Any) -> UnitState:
         "sub_state": "running",
         "invocation_id": NEW,
         "main_pid": 87,
-        "exec_main_pid": 87,
         "exec_main_start_us": 1_000_000_000,
         "control_group": "/system.slice/sglang-x.service",
         **changes,
@@ -462,6 +461,7 @@ def test_a_leader_that_does_not_know_of_all_nodes_is_told() -> None:
     result = wait(host, settings=NODES, leader="10.0.0.1:40000")
     assert (result["state"], result["diagnosis"]["cause"]) == ("loading", "settings_mismatch")
     assert "nnodes asked 2, running 1" in result["diagnosis"]["summary"]
+    assert [(one["name"], one["asked"], one["running"]) for one in result["server"]["mismatched"]] == [("nnodes", 2, 1)]
 
 
 def test_a_follower_whose_rank_dies_is_not_ready() -> None:
@@ -652,6 +652,16 @@ def test_markers_are_waited_for() -> None:
     result = wait(host)
     assert result["ready"]
     assert result["elapsed"] >= 1.0
+
+
+def test_a_log_that_lags_a_moment_costs_no_second_generation() -> None:
+    host = ScriptedHost()
+    host.port_view = OWN
+    host.at(0.3, host.serve)
+    result = wait(host)
+    assert result["ready"]
+    assert 0.3 <= result["elapsed"] <= 0.4
+    assert host.requests.count("/generate") == 1
 
 
 def test_markers_of_the_draft_model_count() -> None:
@@ -857,6 +867,18 @@ def test_a_foreign_server_on_the_port_is_named_and_never_ready() -> None:
     assert "user@0.service" in result["msg"]
 
 
+def test_a_port_that_systemd_holds_for_a_socket_unit_is_not_pid_1s_fault() -> None:
+    text = "port 30001 is held by systemd for web.socket, which starts web.service, listening on 127.0.0.1"
+    view = PortView(listening=True, owned=False, owners=(text,), socket_units=("web.socket",), source="sock_diag")
+    host = ScriptedHost()
+    host.load()
+    host.port_view = view
+    result = wait(host, timeout="5")
+    assert result["diagnosis"]["cause"] == "port_owned_by_other"
+    assert "systemctl disable --now web.socket" in result["diagnosis"]["remedy"]
+    assert "web.service" in result["msg"]
+
+
 def test_fired_up_after_a_failed_bind_is_a_port_conflict() -> None:
     # The new process warms up against the server that holds the port, and says that it is ready.
     host = ScriptedHost()
@@ -892,7 +914,7 @@ def test_a_server_on_another_port_than_asked_ends_the_wait(port: PortView, words
     result = wait(host)
     assert (result["ready"], result["diagnosis"]["cause"]) == (False, "wrong_port")
     assert 5.0 <= result["elapsed"] <= 5.2
-    assert f"{words}: " in result["msg"].replace(" of user@0.service", "")
+    assert f"{words}: " in result["diagnosis"]["summary"].replace(" of user@0.service", "")
     assert "the server says that it runs on http://127.0.0.1:30009" in result["msg"]
     # The port that was asked for by mistake may be that of sshd.
     assert "Stop the process" not in result["msg"]
@@ -1416,6 +1438,42 @@ def test_what_waiting_cannot_change_ends_the_wait(
     assert (result["ready"], result["diagnosis"]["cause"], result["elapsed"]) == (False, cause, 0)
 
 
+KV_LINE = "max_total_num_tokens={}, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=48"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "settings", "least", "given_up"),
+    [
+        pytest.param(4095, {}, 4096, True, id="too small"),
+        pytest.param(4096, {}, 4096, False, id="just enough"),
+        pytest.param(1, {}, 0, False, id="nothing asked"),
+        pytest.param(2047, {"dp_size": 2}, 4096, True, id="two replicas are too small"),
+        pytest.param(2048, {"dp_size": 2}, 4096, False, id="two replicas have it together"),
+        pytest.param(1024, {"attn_dp_size": 4}, 4096, False, id="four ranks of attention have it together"),
+    ],
+)
+def test_a_start_is_given_up_when_its_kv_cache_is_too_small(
+    tokens: int, settings: dict[str, t.Any], least: int, given_up: bool
+) -> None:
+    """Minutes before it would be ready: the line comes before the port is open."""
+    host = ScriptedHost()
+    host.load()
+    host.answers["/server_info"].update(settings)
+    host.at(5, lambda: host.log(KV_LINE.format(tokens)))
+    host.at(60, host.serve)
+    host.at(60, host.set(port_view=OWN))
+    result = wait(host, min_total_tokens=least, settings=settings, expected_markers=1)
+    if not given_up:
+        assert result["ready"], result["msg"]
+        return
+    assert (result["state"], result["ready"], result["diagnosis"]["cause"]) == ("loading", False, "kv_cache_too_small")
+    assert 5 <= result["elapsed"] < 6
+    assert f"room for {tokens} tokens" in result["msg"]
+    assert "4096 are needed" in result["msg"]
+    assert "mem_fraction_static" in result["diagnosis"]["remedy"]
+    assert host.requests == []
+
+
 def test_speculation_that_does_not_run_ends_the_wait() -> None:
     host = ScriptedHost()
     host.serve()
@@ -1533,7 +1591,7 @@ def test_the_timeout_names_the_phase() -> None:
     result = wait(host, timeout="90")
     assert (result["state"], result["finished"]) == ("loading", True)
     assert 90.0 <= result["elapsed"] <= 90.2
-    assert "not ready within 90 s; in phase loading_weights" in result["msg"]
+    assert "Not ready within 90 s; in phase loading_weights" in result["msg"]
     # A quiet wait asks systemd rarely.
     assert host.shows < 25
 
@@ -1634,6 +1692,7 @@ SPECULATIVE = {"speculative_algorithm": "DFLASH", "speculative_dflash_block_size
         ({"client_url": "serve.example"}, "no URL"),
         ({"client_url": "http://user:secret-word@serve.example"}, "user name or password"),
         ({"max_restarts": -1}, "must not be below 0"),
+        ({"min_total_tokens": -1}, "min_total_tokens -1 must not be below 0"),
         ({"generation_tokens": 4, "settings": SPECULATIVE}, "one verify step of block size 8, .* ask for 10 or more"),
         ({"generation_tokens": 9, "settings": SPECULATIVE}, "ask for 10 or more"),
         ({"ca_path": "/does/not/exist", "scheme": "https"}, "cannot be used"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
@@ -84,6 +85,33 @@ def test_refused_options(
     assert words in result["msg"]
 
 
+def test_the_key_is_read_from_its_file_and_never_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    class Host(StoppedHost):
+        def __init__(self, unit: str, endpoint: t.Any, *rest: t.Any) -> None:
+            super().__init__(unit, endpoint, *rest)
+            seen.append(endpoint.api_key)
+
+    monkeypatch.setattr(sglang_ready, "SystemHost", Host)
+    path = tmp_path / "a.yaml"
+    path.write_text('admin-api-key: "adm-planted-1"\napi-key: "sk-planted-1"\n')
+    assert run(capsys, wait=False, api_key_file=str(path))[0] == 0
+    path.write_text('admin-api-key: "adm-planted-1"\n')
+    assert run(capsys, wait=False, api_key_file=str(path))[0] == 0
+    assert seen == ["sk-planted-1", None]
+    path.write_text("api-key: sk-planted-1\n")
+    for where, words in ((path, "is no text in double quotes"), (tmp_path / "none", "No such file")):
+        code, result = run(capsys, wait=False, api_key_file=str(where))
+        assert code == 1
+        assert f"api_key_file {str(where)!r} cannot be read as a file of keys: " in result["msg"]
+        assert words in result["msg"]
+        assert "sk-planted-1" not in str(result)
+    assert "mutually exclusive" in run(capsys, api_key="sk-planted-1", api_key_file=str(path))[1]["msg"]
+
+
 def test_a_state_fails_the_task_only_when_it_waits(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +121,7 @@ def test_a_state_fails_the_task_only_when_it_waits(
     checked = run(capsys, _ansible_check_mode=True)
     assert [code for code, _result in (waited, looked, checked)] == [1, 0, 0]
     assert {result["state"] for _code, result in (waited, looked, checked)} == {"stopped"}
-    assert "sglang-x.service is not ready: stopped" in waited[1]["msg"]
+    assert waited[1]["msg"].startswith("sglang-x.service is not ready: stopped. The unit is not running. Start it, by")
 
 
 def test_the_whole_result_is_documented(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

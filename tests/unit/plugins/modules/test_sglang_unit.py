@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import typing as t
 from pathlib import Path
 
@@ -29,11 +30,12 @@ def options(tmp_path: Path, fake_systemd: t.Any, monkeypatch: pytest.MonkeyPatch
             {
                 "name": "a",
                 "unit": "sglang-a.service",
-                "content": "[Service]\nExecStart=/bin/a\n",
+                "content": "[Service]\nExecStart=/bin/a\n"
+                f"EnvironmentFile={config}/a.@SECRET@.secret.env\nLoadCredential=a.yaml:{config}/credentials/a.@SECRET@.yaml\n",
                 "environment_file": f"{config}/a.000000000000.env",
                 "environment_text": 'A="1"\n',
-                "secret_environment_file": f"{config}/a.secret.env",
-                "credential": f"{config}/credentials/a.yaml",
+                "secret_environment_file": f"{config}/a.@SECRET@.secret.env",
+                "credential": f"{config}/credentials/a.@SECRET@.yaml",
             }
         ],
         "secrets": SECRETS,
@@ -53,12 +55,15 @@ def test_write_then_nothing_to_do(options: dict[str, t.Any], run_module: t.Any, 
     assert (code, first["changed"]) == (0, True)
     assert first["restart_needed"] == ["a"]
     assert first["units"]["a"]["unit"] == "sglang-a.service"
-    assert [entry["after_header"].rpartition("/")[2] for entry in first["diff"]] == [
+    names = [entry["after_header"].rpartition("/")[2] for entry in first["diff"]]
+    assert [re.sub(r"\.[0-9a-f]{16}\.", ".HEX.", name) for name in names] == [
         "a.000000000000.env",
-        "a.secret.env",
-        "a.yaml",
+        "a.HEX.secret.env",
+        "a.HEX.yaml",
         "sglang-a.service",
     ]
+    assert re.fullmatch(r"[0-9a-f]{12}", first["units"]["a"]["generation"])
+    assert first["units"]["a"]["known_good"] is False
     started = fake_systemd.start("sglang-a.service")
     code, second = run_module(sglang_unit, **options)
     assert (code, second["changed"], second["restart_needed"], second["folders"]) == (0, False, [], [])
@@ -87,7 +92,8 @@ def test_check_mode(options: dict[str, t.Any], run_module: t.Any, tmp_path: Path
 def test_user(options: dict[str, t.Any], run_module: t.Any) -> None:
     options["user"] = "no-such-user"
     code, result = run_module(sglang_unit, **options)
-    assert (code, result["msg"]) == (1, "user 'no-such-user' does not exist on this host")
+    assert code == 1
+    assert result["msg"].startswith("user 'no-such-user' does not exist on this host; the role makes it")
     # In check mode the task that makes it has not made it.
     assert run_module(sglang_unit, _ansible_check_mode=True, **options)[0] == 0
 
@@ -97,7 +103,7 @@ def test_user(options: dict[str, t.Any], run_module: t.Any) -> None:
     [
         pytest.param({"unit": "sglang-a.socket"}, "is no service", id="no-service"),
         pytest.param({"unit": "sglang a.service"}, "no valid unit name", id="unit-name"),
-        pytest.param({"content": ""}, "a: state=present needs 'content'", id="no-content"),
+        pytest.param({"content": ""}, "units: 'a' lacks content", id="no-content"),
     ],
 )
 def test_refused(options: dict[str, t.Any], run_module: t.Any, changes: dict[str, str], message: str) -> None:

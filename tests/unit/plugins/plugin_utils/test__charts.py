@@ -8,7 +8,13 @@ import typing as t
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.plugin_utils._charts import bar, duration, startup_chart, status_table
+from ansible_collections.specdec.serving.plugins.plugin_utils._charts import (
+    bar,
+    duration,
+    startup_chart,
+    status_table,
+    work_text,
+)
 
 READY: dict[str, t.Any] = {
     "unit": "sglang-k26-dflash.service",
@@ -163,6 +169,8 @@ def test_status_table_has_a_row_for_each_instance() -> None:
     assert "loading_weights" in lines[3]
     assert "no such host" in lines[4]
     assert len({line.find("30001") for line in lines if "30001" in line}) == 1
+    tiny = {**READY, "weights": [{**model, "mem_usage_gb": -0.01} for model in READY["weights"]]}
+    assert " 0.0 GB used" in status_table([tiny], host="ct200")
 
 
 def test_memory_is_of_what_runs() -> None:
@@ -220,3 +228,41 @@ def test_a_server_that_is_another_one_than_asked_for_does_not_look_as_if_it_load
     assert "not as asked" in row
     assert "wrong model: expected 'a'" in row
     assert startup_chart(result).startswith("sglang-x.service: NOT AS ASKED")
+
+
+HOLDER = "alice@control (ansible-playbook with pid 4242), for sweep, since 2026-11-29 22:10:03 UTC (312 s ago), ..."
+
+
+def test_work_text_tells_who_holds_the_lease_and_what_is_tried_for_how_long_yet() -> None:
+    trials = [
+        {"item": "a", "active": True, "label": "trial 7 of nightly", "restore_in": 812.0},
+        {"item": "b", "active": False, "label": "", "restore_in": 0.0},
+        {"item": "c", "active": True, "label": "", "restore_in": 0.0},
+    ]
+    text = work_text([{"host": "ct200", "lease": {"holder": HOLDER, "ended": False}, "trials": trials}])
+    assert text.splitlines() == [
+        f"ct200: held by {HOLDER}",
+        "ct200: a runs a trial, trial 7 of nightly; its own configuration comes back in 13 min 32 s unless the trial is renewed",
+        "ct200: c runs a trial, without a name; no timer ends it: stop or deploy it once nobody works here, or restart the host",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lease", "line"),
+    [
+        pytest.param({"holder": "", "lease": {}}, "nobody holds the lease of the host", id="nobody"),
+        pytest.param(
+            {"holder": HOLDER, "ended": True},
+            f"held by {HOLDER}; its ansible-playbook has ended, so the next run takes it",
+            id="killed",
+        ),
+        pytest.param(
+            {"failed": True, "msg": "cannot be understood"},
+            "who works here cannot be told: cannot be understood",
+            id="damaged",
+        ),
+    ],
+)
+def test_work_text_is_true_where_nobody_works_any_more(lease: dict[str, t.Any], line: str) -> None:
+    text = work_text([{"host": "b300", "lease": lease, "trials": []}])
+    assert text.splitlines() == [f"b300: {line}", "b300: no trial is in force"]

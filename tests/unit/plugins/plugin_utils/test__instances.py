@@ -1,6 +1,7 @@
 # Copyright (c) 2026, specdec.serving contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""The instances of a host."""
 
 from __future__ import annotations
 
@@ -9,40 +10,16 @@ import typing as t
 
 import pytest
 
-from ansible_collections.specdec.serving.plugins.plugin_utils._instances import (
-    InstancesError,
-    instance_secrets,
-    resolve_engine,
-    resolve_instances,
+from ansible_collections.specdec.serving.plugins.plugin_utils._instance_host import resolve_engine
+from ansible_collections.specdec.serving.plugins.plugin_utils._instance_values import InstancesError
+from ansible_collections.specdec.serving.plugins.plugin_utils._instances import resolve_instances
+from ansible_collections.specdec.serving.tests.unit.plugins.plugin_utils.resolving import (
+    FACTS,
+    KEY,
+    faults,
+    instance,
+    resolve,
 )
-
-KEY = "sk-planted-4fd1c0"
-EIGHT_CARDS = [
-    {
-        "index": index,
-        "uuid": f"GPU-{index}{index}{index}",
-        "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-        "compute_capability": "12.0",
-        "numa_node": index // 4,
-    }
-    for index in range(8)
-]
-FACTS = {"gpus": EIGHT_CARDS, "driver_version": "580.95.05", "numa_nodes": [0, 1], "credentials": True}
-
-
-def resolve(*instances: t.Any, version: str = "0.5.23", **options: t.Any) -> list[dict[str, t.Any]]:
-    engine = resolve_engine(version, root="/opt/specdec", lock_sha256="0123456789ab" + "c" * 52)
-    return resolve_instances(list(instances), version=version, engine=engine, **options)
-
-
-def instance(**changes: t.Any) -> dict[str, t.Any]:
-    return {"name": "a", "model_path": "/models/a", "port": 30001, **changes}
-
-
-def faults(*instances: t.Any, **options: t.Any) -> str:
-    with pytest.raises(InstancesError) as caught:
-        resolve(*instances, **options)
-    return str(caught.value)
 
 
 def test_the_contract() -> None:
@@ -131,54 +108,74 @@ def test_the_name_of_the_environment_file_is_its_content() -> None:
         pytest.param({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "set 'gpus' of the instance", id="env-owned"),
         pytest.param({"env": {"HF_TOKEN": "short"}}, "'HF_TOKEN' is treated as a secret", id="env-short-secret"),
         pytest.param({"description": "x\\"}, "ends with a backslash", id="description"),
-        pytest.param({"one_per_gpu": True}, "one_per_gpu: True is not available yet", id="one-per-gpu"),
+        pytest.param({"one_per_gpu": True}, "one_per_gpu needs 'gpus'", id="one-per-gpu-of-all"),
+        pytest.param({"one_per_gpu": True, "gpus": []}, "one_per_gpu needs 'gpus'", id="one-per-gpu-of-none"),
+        pytest.param(
+            {"one_per_gpu": "yes", "gpus": [0]}, "one_per_gpu: 'yes' is neither true nor false", id="one-per-gpu-text"
+        ),
+        pytest.param({"one_per_gpu": True, "gpus": [0, "0"]}, "gpus: 0 is listed twice", id="one-per-gpu-twice"),
+        pytest.param(
+            {"one_per_gpu": True, "gpus": [1, "GPU-0"]}, "[1, 'GPU-0'] are numbers and UUIDs", id="one-per-gpu-mixed"
+        ),
+        pytest.param(
+            {"one_per_gpu": True, "gpus": [0], "leader": "h:1"}, "no ranks on other nodes", id="one-per-gpu-leader"
+        ),
+        pytest.param(
+            {"one_per_gpu": True, "gpus": [0, 7], "port": 65530},
+            "port 65530 + 7 (the GPU's number) is above 65535",
+            id="one-per-gpu-port",
+        ),
+        pytest.param(
+            {"one_per_gpu": True, "gpus": [0, 1], "args": {"tp": 2}},
+            "args: tp_size 2: one_per_gpu gives each instance of sglang_instances[0] (a) one GPU; leave tp_size out",
+            id="one-per-gpu-ranks",
+        ),
+        pytest.param({"args": {"nccl_port": 70000}}, "args: nccl_port 70000 is no port", id="nccl-port"),
+        pytest.param({"args": {"nccl_port": -1}}, "args: nccl_port -1 is no port", id="nccl-port-negative"),
+        pytest.param({"args": {"grpc_port": 99999}}, "args: grpc_port 99999 is no port", id="grpc-port"),
+        pytest.param({"args": {"dist_init_addr": "ct200"}}, "dist_init_addr 'ct200' is no HOST:PORT", id="meeting"),
+        pytest.param(
+            {"args": {"dist_init_addr": "[::1]:70000"}},
+            "dist_init_addr '[::1]:70000' is no HOST:PORT",
+            id="meeting-port",
+        ),
+        pytest.param(
+            {"args": {"nccl_port": 30001}}, "port 30001 is used by a and a (nccl_port)", id="nccl-port-is-port"
+        ),
     ],
 )
 def test_one_fault(changes: dict[str, t.Any], message: str) -> None:
     text = faults(instance(**changes))
     assert message in text
-    assert text.startswith(("sglang_instances[0]", "a: "))
+    assert text.startswith(("sglang_instances[0]", "sglang_instances: port", "a: "))
     assert len(text.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(
-    ("key", "message"),
+    ("args", "url"),
     [
-        pytest.param("", "shorter than 8", id="empty"),
-        pytest.param("1234567", "shorter than 8", id="seven-characters"),
-        pytest.param(9876543210, "no text", id="number"),
-        pytest.param("a key with spaces", "HTTP header", id="spaces"),
-        pytest.param("schlüssel-lang", "HTTP header", id="non-ascii"),
-        pytest.param("line\nbreak-x", "HTTP header", id="newline"),
-        pytest.param("-starts-with-dash", "option", id="dash"),
-        pytest.param("not_found", "word of our results", id="state-not-found"),
-        pytest.param("/models/a-big-one", "word of our results", id="model-path"),
-        pytest.param("sglang-a.service", "word of our results", id="unit"),
-        pytest.param("crash_loop", "word of our results", id="state"),
-        pytest.param("port_owner", "word of our results", id="gate"),
-        pytest.param("loading_draft", "word of our results", id="phase"),
-        pytest.param("served-id", "word of our results", id="served-name"),
-        pytest.param("/opt/specdec", "word of our results", id="part-of-a-path"),
+        ({}, "http://127.0.0.1:30001"),
+        ({"ssl-certfile": "/etc/tls/cert.pem", "ssl-keyfile": "/etc/tls/key.pem"}, "https://127.0.0.1:30001"),
     ],
 )
-@pytest.mark.parametrize("option", ["api_key", "admin_api_key"])
-def test_keys_that_are_refused_are_not_quoted(key: t.Any, message: str, option: str) -> None:
-    text = faults(instance(model_path="/models/a-big-one", served_model_name="served-id", **{option: key}))
-    assert f"sglang_instances[0] (a): {option} " in text
-    assert message in text
-    if key and message != "word of our results":
-        assert str(key) not in text
+def test_a_server_with_a_certificate_is_asked_by_tls(args: dict[str, str], url: str) -> None:
+    (item,) = resolve(instance(args=args))
+    assert (item["base_url"], item["scheme"]) == (url, url.partition(":")[0])
 
 
-def test_a_key_that_is_a_word_of_another_instance() -> None:
-    text = faults(instance(api_key="model-of-b"), instance(name="b", port=2, served_model_name="model-of-b"))
-    assert "sglang_instances[0] (a): api_key equals a word" in text
+def test_two_entries_of_one_name_of_which_one_has_an_instance_per_gpu() -> None:
+    text = faults(instance(gpus=[0, 1], one_per_gpu=True), instance(port=31000, gpus=[2]), facts=FACTS)
+    assert text == "sglang_instances: 2 instances are named 'a'"
 
 
-def test_secrets_in_the_wrong_place_are_not_quoted() -> None:
-    text = faults(KEY, {"name": "a", "model_path": "/x", "args": KEY, "apikey": KEY, "env": [KEY]})
-    assert KEY not in text
-    assert "did you mean 'api_key'?" in text
+@pytest.mark.parametrize(("gpus", "warned"), [([], True), ([1], False)])
+def test_an_instance_on_all_gpus_beside_another_one(gpus: list[int], warned: bool) -> None:
+    items = resolve(instance(gpus=[0]), instance(name="b", port=31000, gpus=gpus), facts=FACTS)
+    assert any(warning.startswith("b: without 'gpus'") for warning in items[0]["warnings"]) is warned
+
+
+def test_instances_without_gpus_on_a_host_without_gpus() -> None:
+    assert resolve(instance(), instance(name="b", port=31000))[0]["warnings"] == []
 
 
 def test_between_instances() -> None:
@@ -192,26 +189,43 @@ def test_between_instances() -> None:
     assert "GPU 1 is used by a and b" in text
 
 
-def test_the_same_gpu_by_number_and_by_uuid() -> None:
-    text = faults(instance(gpus=[3]), instance(name="b", port=2, gpus=["GPU-333"]), facts=FACTS)
-    assert "GPU GPU-333 is used by a and b" in text
-
-
-def test_a_gpu_that_the_host_does_not_have() -> None:
-    assert "a: GPU 8 does not exist on this host (nvidia-smi shows 0, 1, 2, 3, 4, 5, 6, 7)" in faults(
-        instance(gpus=[8]), facts=FACTS
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         pytest.param({"runtime": "docker"}, "sglang_runtime: 'docker' is not available yet", id="runtime"),
         pytest.param({"gpu_profile": "b30"}, "did you mean 'b300'?", id="profile"),
         pytest.param({"gpu_profiles": {"x": {"arg": {}}}}, "unknown key 'arg'; did you mean 'args'?", id="profile-key"),
+        pytest.param(
+            {"gpu_profile": "x", "gpu_profiles": {"x": {"args": ["a"]}}},
+            "sglang_gpu_profiles['x']: args: expected a mapping, not a list",
+            id="profile-args",
+        ),
+        pytest.param(
+            {"gpu_profile": "x", "gpu_profiles": {"x": {"env": "A=1"}}},
+            "sglang_gpu_profiles['x']: env: expected a mapping, not text",
+            id="profile-env",
+        ),
+        pytest.param(
+            {"gpu_profiles": {"x": {"disable_prefill_graph": "no"}}},
+            "disable_prefill_graph 'no' is neither true nor false",
+            id="profile-text-for-a-boolean",
+        ),
         pytest.param({"user": "Root User"}, "sglang_user", id="user"),
         pytest.param({"config_dir": "etc"}, "sglang_config_dir", id="config-dir"),
         pytest.param({"cache_dir": "/a b"}, "sglang_cache_dir", id="cache-dir"),
+        pytest.param({"state_dir": "lib"}, "sglang_state_dir: 'lib' is no absolute folder", id="state-dir"),
+        pytest.param(
+            {"state_dir": "/var/lib/a\nb"}, "sglang_state_dir: '/var/lib/a\\nb' is no", id="state-dir-newline"
+        ),
+        pytest.param({"gpu_profile": 5}, "sglang_gpu_profile: 5 is no text", id="profile-number"),
+        pytest.param({"limits": {"stop_timeout": 0}}, "sglang_stop_timeout 0 must be a number of 1 or more", id="stop"),
+        pytest.param({"limits": {"restart_delay": -1}}, "sglang_restart_delay -1 must be", id="restart-delay"),
+        pytest.param({"limits": {"start_limit_burst": "-1"}}, "sglang_start_limit_burst '-1' must be", id="burst"),
+        pytest.param(
+            {"limits": {"drain_timeout": "long"}}, "sglang_drain_timeout 'long' is no number", id="drain-text"
+        ),
+        pytest.param({"limits": {"drain_timeout": -1}}, "sglang_drain_timeout -1 must be", id="drain-negative"),
+        pytest.param({"limits": {"drain_timeout": "nan"}}, "sglang_drain_timeout 'nan' must be", id="drain-nan"),
         pytest.param({"default_args": 3}, "sglang_default_args: expected a mapping", id="default-args"),
     ],
 )
@@ -219,47 +233,19 @@ def test_faults_of_the_host(options: dict[str, t.Any], message: str) -> None:
     assert message in faults(instance(), **options)
 
 
-@pytest.mark.parametrize(
-    ("wait", "message"),
-    [
-        ({"timeout": "0"}, "sglang_ready_timeout '0' must be a number of seconds above 0"),
-        ({"timeout": "20", "stall_timeout": "21"}, "sglang_ready_stall_timeout 21 is above sglang_ready_timeout 20"),
-        ({"timeout": 20, "stable_for": 50}, "sglang_ready_stable_for 50 is not below sglang_ready_timeout 20"),
-        ({"timeout": "auto", "spin_timeout": "soon"}, "sglang_ready_spin_timeout 'soon' is no number"),
-        ({"timeout": "auto", "stable_for": -1}, "sglang_ready_stable_for -1.0 must not be below 0"),
-        ({"timeout": "auto", "keep_evidence": -1}, "sglang_evidence_keep -1.0 must not be below 0"),
-        ("soon", "sglang_ready_*: expected a mapping, not text"),
-    ],
-)
-def test_a_wait_that_would_be_refused_after_the_restart(wait: t.Any, message: str) -> None:
-    assert faults(instance(), wait=wait).startswith(message)
-
-
-@pytest.mark.parametrize(("tokens", "refused"), [("4", True), (9, True), (10, False), (0, False), (-1, False)])
-def test_tokens_that_one_verify_step_could_give_are_refused(tokens: t.Any, refused: bool) -> None:
-    speculative = instance(
-        args={
-            "speculative_algorithm": "DFLASH",
-            "speculative_dflash_block_size": 8,
-            "speculative_draft_model_path": "/models/d",
-        }
+def test_variables_without_anything_behind_their_colon() -> None:
+    nothing: t.Any = None
+    (item,) = resolve(
+        instance(args=None, env=None, gpus=None),
+        gpu_profile=nothing,
+        gpu_profiles=None,
+        default_args=None,
+        default_env=None,
+        hardening_omit=nothing,
+        writable_paths=nothing,
     )
-    wait = {"timeout": "1350", "generation_tokens": tokens}
-    if not refused:
-        assert resolve(speculative, wait=wait)
-        return
-    message = faults(speculative, wait=wait)
-    assert message.startswith(f"sglang_ready_generation_tokens {tokens}: {tokens} tokens can fit in one verify step")
-    assert "ask for 10 or more, leave it at -1" in message
-
-
-def test_a_wait_that_is_left_to_the_module_in_part() -> None:
-    left = {"generation_tokens": -1, "stall_timeout": "-1", "spin_timeout": -1}
-    assert resolve(instance(), wait={"timeout": "1350", "stable_for": 0, "max_restarts": 0, **left})
-
-
-def test_the_wait_is_told_with_the_other_faults() -> None:
-    assert len(faults(instance(port=0), wait={"timeout": "0"}).splitlines()) == 2
+    assert item["hardening"]
+    assert resolve_engine("0.5.23", root="/opt", requirements=nothing)["name"].startswith("0.5.23-")
 
 
 def test_bad_version() -> None:
@@ -287,92 +273,10 @@ def test_instance_over_profile_over_defaults() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("version", "args", "expected"),
-    [
-        pytest.param("0.5.23", {}, ["--cuda-graph-backend-prefill", "disabled"], id="0.5.23"),
-        pytest.param("0.5.14", {}, ["--cuda-graph-backend-prefill", "disabled"], id="0.5.14"),
-        pytest.param("0.5.13", {}, ["--disable-piecewise-cuda-graph"], id="0.5.13"),
-        pytest.param("0.5.10", {}, ["--disable-piecewise-cuda-graph"], id="0.5.10"),
-        pytest.param("0.5.9", {}, [], id="0.5.9-has-it-off"),
-        pytest.param("0.5.12", {"disable_cuda_graph": True}, [], id="graphs-off-anyway"),
-        pytest.param("0.5.23", {"disable_cuda_graph": True}, [], id="graphs-off-anyway-new"),
-        pytest.param(
-            "0.5.23",
-            {"cuda-graph-backend-prefill": "full"},
-            ["--cuda-graph-backend-prefill", "full"],
-            id="instance-decides",
-        ),
-        pytest.param("0.5.23", {"disable_prefill_cuda_graph": True}, [], id="instance-turned-it-off"),
-    ],
-)
-def test_prefill_graph_of_the_rtx_pro_6000(version: str, args: dict[str, t.Any], expected: list[str]) -> None:
-    (item,) = resolve(instance(args=args), version=version, gpu_profile="rtx_pro_6000")
-    found = [word for word in item["argv"] if "prefill" in word or "piecewise" in word or word in ("disabled", "full")]
-    assert found == [*expected, *(["--disable-prefill-cuda-graph"] if "disable_prefill_cuda_graph" in args else [])]
-
-
-@pytest.mark.parametrize(
-    ("version", "name"),
-    [("0.5.23", "SGLANG_ENABLE_JIT_DEEPGEMM"), ("0.4.6", "SGL_ENABLE_JIT_DEEPGEMM")],
-)
-def test_jit_deepgemm_is_off_on_the_rtx_pro_6000(version: str, name: str) -> None:
-    (item,) = resolve(instance(), version=version, gpu_profile="rtx_pro_6000")
-    assert item["environment"][name] == "0"
-    assert len([key for key in item["environment"] if key.endswith("_JIT_DEEPGEMM")]) == 1
-
-
-@pytest.mark.parametrize(("version", "has"), [("0.5.7", False), ("0.5.8", True), ("0.5.23", True)])
-def test_access_log_excludes_only_where_the_flag_exists(version: str, has: bool) -> None:
-    (item,) = resolve(instance(), version=version)
-    assert ("--uvicorn-access-log-exclude-prefixes" in item["argv"]) is has
-
-
-def test_access_log_excludes_can_be_taken_away() -> None:
-    (item,) = resolve(instance(args={"uvicorn_access_log_exclude_prefixes": None}))
-    assert "--uvicorn-access-log-exclude-prefixes" not in item["argv"]
-
-
 def test_a_release_without_config_file_takes_no_key() -> None:
     text = faults(instance(api_key=KEY), version="0.4.6")
     assert "SGLang 0.4.6 takes keys only on its command line" in text
     assert KEY not in text
-
-
-def test_gpus_by_uuid_and_caches_by_driver_and_architecture() -> None:
-    (item,) = resolve(instance(gpus=[0, 1]), facts=FACTS, gpu_profile="rtx_pro_6000")
-    assert item["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-000,GPU-111"
-    key = "/var/cache/specdec/sglang/0.5.23-0123456789ab-driver580.95.05-sm120"
-    assert item["environment"]["SGLANG_CACHE_DIR"] == f"{key}/sglang"
-    assert item["environment"]["HOME"] == f"{key}/home"
-    assert key in item["cache_dirs"]
-    assert item["warnings"] == []
-
-
-@pytest.mark.parametrize(("gpus", "node"), [([0, 3], 0), ([4], 1), ([3, 4], None), ([], None)], ids=str)
-def test_numa_node(gpus: list[int], node: int | None) -> None:
-    (item,) = resolve(instance(gpus=gpus), facts=FACTS)
-    assert item["numa_node"] == node
-
-
-def test_numa_node_is_left_alone_on_a_host_with_one() -> None:
-    (item,) = resolve(instance(gpus=[0]), facts={**FACTS, "numa_nodes": [0]})
-    assert item["numa_node"] is None
-
-
-def test_a_profile_for_another_card_warns() -> None:
-    (item,) = resolve(instance(), facts=FACTS, gpu_profile="b300")
-    assert item["warnings"] == [
-        "the GPU profile 'b300' is meant for 'B300', but the host has NVIDIA RTX PRO 6000 Blackwell Server Edition"
-    ]
-
-
-def test_cpu_profile() -> None:
-    (item,) = resolve(instance(), gpu_profile="cpu")
-    assert item["settings"]["device"] == "cpu"
-    assert item["environment"]["SGLANG_USE_CPU_ENGINE"] == "1"
-    assert "CUDA_VISIBLE_DEVICES" not in item["environment"]
-    assert "leave 'gpus' out" in faults(instance(gpus=[0]), gpu_profile="cpu")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
@@ -385,65 +289,8 @@ def test_all_addresses_without_a_key_warns(host: str) -> None:
 
 def test_where_systemd_has_no_credentials_the_file_itself_is_named() -> None:
     (item,) = resolve(instance(api_key=KEY), facts={"credentials": False})
-    assert "/etc/specdec/sglang/credentials/a.yaml" in item["argv"]
+    assert "/etc/specdec/sglang/credentials/a.@SECRET@.yaml" in item["argv"]
     assert item["credential_by_systemd"] is False
-
-
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("HF_TOKEN", True),
-        ("HUGGING_FACE_HUB_TOKEN", True),
-        ("AWS_SECRET_ACCESS_KEY", True),
-        ("AWS_ACCESS_KEY_ID", True),
-        ("OPENAI_API_KEY", True),
-        ("OPENAI_APIKEY", True),
-        ("DB_PASSWORD", True),
-        ("some_key", True),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("MAX_TOKENS_PER_STEP", False),
-        ("NCCL_DEBUG", False),
-        ("KEYBOARD_LAYOUT", False),
-    ],
-)
-def test_which_variables_are_secret(name: str, secret: bool) -> None:
-    raw = instance(env={name: "value-of-it"})
-    (item,) = resolve(raw)
-    assert ("value-of-it" not in json.dumps(item)) is secret
-    assert bool(item["secret_environment_file"]) is secret
-    assert instance_secrets([raw]) == ({"a": {"config": {}, "environment": {name: "value-of-it"}}} if secret else {})
-
-
-def test_secrets_of_all_layers() -> None:
-    found = instance_secrets(
-        [instance(api_key=KEY, admin_api_key=KEY + "-admin", env={"A_TOKEN": "instance-token"}), instance(name="b")],
-        default_env={"A_TOKEN": "default-token"},
-        gpu_profile="mine",
-        gpu_profiles={"mine": {"env": {"B_SECRET": "profile-secret"}}},
-    )
-    assert found == {
-        "a": {
-            "config": {"api_key": KEY, "admin_api_key": KEY + "-admin"},
-            "environment": {"A_TOKEN": "instance-token", "B_SECRET": "profile-secret"},
-        },
-        "b": {"config": {}, "environment": {"A_TOKEN": "default-token", "B_SECRET": "profile-secret"}},
-    }
-
-
-@pytest.mark.parametrize(
-    ("args", "size"),
-    [
-        ({}, 0),
-        ({"speculative_dflash_block_size": 8}, 0),
-        ({"speculative_algorithm": "DFLASH", "speculative_dflash_block_size": 8}, 8),
-        ({"speculative_algorithm": "EAGLE3", "speculative_num_draft_tokens": "4"}, 4),
-        ({"speculative_algorithm": "NGRAM"}, 0),
-    ],
-    ids=str,
-)
-def test_block_size(args: dict[str, t.Any], size: int) -> None:
-    (item,) = resolve(instance(args=args))
-    assert item["block_size"] == size
 
 
 def test_mount_points_are_quoted_without_variables() -> None:
@@ -452,30 +299,30 @@ def test_mount_points_are_quoted_without_variables() -> None:
     assert '--model-path "/models/a b$$c%%d"' in item["exec_start"]
 
 
-class TestEngine:
-    def test_named_by_the_lock(self) -> None:
-        engine = resolve_engine("0.5.23", root="/opt/specdec/", lock_sha256="ab" * 32)
-        assert engine["path"] == "/opt/specdec/engines/0.5.23-abababababab"
-        assert engine["python"] == engine["path"] + "/bin/python"
+class TestSandbox:
+    def test_what_the_host_refuses_is_left_out_with_one_warning(self) -> None:
+        facts = {**FACTS, "hardening_refused": {"ProtectProc": "the container has its own /proc"}}
+        first, second = resolve(instance(gpus=[0]), instance(name="b", port=30002, gpus=[1]), facts=facts)
+        for item in (first, second):
+            assert "ProtectProc=invisible" not in item["hardening"]
+            assert "ProtectSystem=strict" in item["hardening"]
+        assert first["warnings"] == ["the units run without ProtectProc=: the container has its own /proc"]
+        assert second["warnings"] == []
 
-    def test_without_a_wheelhouse_named_by_requirements_and_index(self) -> None:
-        names = {
-            resolve_engine("0.5.23", root="/opt", requirements=requirements, index_url=index)["name"]
-            for requirements in (["sglang==0.5.23"], ["sglang==0.5.23", "x"])
-            for index in ("", "index")
-        }
-        assert len(names) == 4
+    def test_without_it_nothing_is_set_and_nothing_told(self) -> None:
+        (item,) = resolve(instance(), facts={"hardening_refused": {"ProtectProc": "x"}}, hardening=False)
+        assert (item["hardening"], item["warnings"]) == ([], [])
 
-    @pytest.mark.parametrize(
-        ("version", "root", "lock", "message"),
-        [
-            ("newest", "/opt", "", "sglang_version"),
-            ("0.5.23", "opt", "", "sglang_root"),
-            ("0.5.23", "/", "", "sglang_root"),
-            ("0.5.23", "/opt/a b", "", "sglang_root"),
-            ("0.5.23", "/opt", "xyz", "lock_sha256"),
-        ],
-    )
-    def test_refused(self, version: str, root: str, lock: str, message: str) -> None:
-        with pytest.raises(InstancesError, match=message):
-            resolve_engine(version, root=root, lock_sha256=lock)
+    def test_names_that_are_none_are_refused(self) -> None:
+        assert "'ProtectPrc' is no directive" in faults(instance(), hardening_omit=["ProtectPrc"])
+
+    def test_the_users_own_shared_memory_stays(self) -> None:
+        (item,) = resolve(instance(), facts={"user_is_system": False})
+        assert "RemoveIPC=yes" not in item["hardening"]
+
+    def test_writable_paths_must_exist_on_the_host(self) -> None:
+        (item,) = resolve(instance(), writable_paths=["/srv/out"])
+        assert item["hardening"][-1] == "ReadWritePaths=/var/cache/specdec/sglang /srv/out"
+        assert {"path": "/srv/out", "what": "sglang_writable_paths:", "may_be_empty": True} in item["paths"]
+        (item,) = resolve(instance(), writable_paths=["/srv/out"], hardening=False)
+        assert "/srv/out" not in json.dumps(item["paths"])

@@ -21,7 +21,7 @@ import os, subprocess, sys
 from {module} import end_with_parent
 os.setsid()
 child = subprocess.Popen(["sleep", "1000"])
-end_with_parent(os.getppid())
+end_with_parent()
 print(os.getpid(), child.pid, flush=True)
 child.wait()
 """
@@ -51,5 +51,35 @@ def test_a_parent_that_is_gone_already(pidfd: bool, monkeypatch: pytest.MonkeyPa
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     ended: list[t.Any] = []
     # Of another process than the real parent, which lives.
-    end_with_parent(os.getpid(), lambda: ended.append(True)).join(timeout=30)
+    end_with_parent(os.getpid(), end=lambda: ended.append(True)).join(timeout=30)
     assert ended == [True]
+
+
+ORPHAN = """
+import multiprocessing, os
+from {module} import end_with_parent, is_abandoned
+
+read, write = os.pipe()
+
+def work():
+    os.setsid()
+    os.close(write)
+    os.read(read, 1)
+    print(is_abandoned(), flush=True)
+    end_with_parent().join()
+
+multiprocessing.get_context("fork").Process(target=work).start()
+os._exit(0)
+"""
+
+
+def test_a_parent_that_was_killed_while_it_made_the_worker() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHAN.format(module=_parent.__name__)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    # The worker holds the pipe: its end is the worker's.
+    assert done.stdout == "True\n"

@@ -33,7 +33,9 @@ class Controller:
         self.calls: list[dict[str, t.Any]] = []
         self.reported: list[dict[str, t.Any]] = []
         self.complaints: list[str] = []
-        self.parent = 42
+        self.abandoned = False
+        self.kept: list[float] = []
+        self.patience: float | None = None
 
     def execute(self, extra: dict[str, t.Any]) -> dict[str, t.Any]:
         self.calls.append(extra)
@@ -56,7 +58,9 @@ class Controller:
             complain=self.complaints.append,
             monotonic=lambda: self.now,
             sleep=self.sleep,
-            parent=lambda: self.parent,
+            abandoned=lambda: self.abandoned,
+            keep=lambda: self.kept.append(self.now),
+            patience=self.patience,
         )
         return loop.run()
 
@@ -75,6 +79,21 @@ def test_slices_go_on_where_the_last_ended() -> None:
         {"slice": 60.0, "resume": {"started": 1.0}},
     ]
     assert controller.reported == [UNFINISHED, UNFINISHED]
+
+
+def test_something_may_be_kept_with_each_slice() -> None:
+    controller = Controller([UNFINISHED, Lost("gone"), READY])
+    controller.run()
+    assert controller.kept == [0.0, 1.0, 3.0]
+
+
+def test_a_host_that_is_silent_for_long_is_given_up() -> None:
+    script: list[t.Any] = [UNFINISHED] * 50 + [Lost("Connection timed out")]
+    controller = Controller(script)
+    controller.patience = 30.0
+    with pytest.raises(Lost):
+        controller.run({"timeout": "14400"})
+    assert 80 <= controller.now <= 82
 
 
 def clocks(*, log: float = 0.0, cpu: float = 0.0, at: float = 1000.0, state: str = "loading") -> dict[str, t.Any]:
@@ -195,7 +214,7 @@ def test_the_wait_ends_with_its_controller() -> None:
     controller = Controller([UNFINISHED])
 
     def execute(extra: dict[str, t.Any]) -> dict[str, t.Any]:
-        controller.parent = 1
+        controller.abandoned = True
         return Controller.execute(controller, extra)
 
     controller.execute = execute  # type: ignore[method-assign]  # for this test

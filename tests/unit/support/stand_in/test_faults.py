@@ -10,7 +10,8 @@ import json
 import typing as t
 
 import pytest
-from sglang.stand_in import faults
+from sglang.stand_in import conditions, faults
+from sglang.stand_in.truth import Truth
 
 from ansible_collections.specdec.serving.plugins.module_utils._kernel_log import KernelLine, kernel_faults
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES
@@ -54,6 +55,8 @@ def test_lines_of_the_kernel_are_known(name: str, entry: dict[str, t.Any]) -> No
         pytest.param('{"do": "answer", "at": "bind"}', "do is 'answer'", id="answer-at-a-step"),
         pytest.param('{"do": "hang", "at": "lunch"}', "at is 'lunch'", id="unknown-step"),
         pytest.param('{"do": "hang", "at": "bind", "when": 2}', "when is 2", id="part-above-1"),
+        pytest.param('{"fault": "no-such-fault"}', "fault is 'no-such-fault', the catalogue has", id="unknown-part"),
+        pytest.param('{"do": "hang", "at": "bind", "with": 1}', "'with' is 1: give an object", id="with-nothing"),
         pytest.param('{"do": "hang", "at": "bind", "when": true}', "when is True", id="boolean"),
     ],
 )
@@ -110,3 +113,44 @@ def test_the_catalogue_covers_what_the_diagnosis_knows() -> None:
     told |= {entry["expected"].get("warning") for entry in CATALOGUE.values()}
     missing = {row.id for row in SIGNATURES if row.where not in ("exit", "manager")} - told
     assert {id_ for id_ in missing if not id_.endswith("-older")} == {"F9", "F10", "F10-name"}
+
+
+def test_an_entry_of_the_catalogue_among_others() -> None:
+    several = [{"fault": "story-graph-replay", "with": {"disable_cuda_graph": False}}, {"do": "hang", "at": "bind"}]
+    *story, own = faults.parse(json.dumps(several))
+    assert [(one.do, one.at) for one in story] == [(one.do, one.at) for one in faults.parse("story-graph-replay")]
+    assert {one.name for one in story} == {"story-graph-replay"}
+    assert {tuple(one.only.items()) for one in story} == {(("disable_cuda_graph", (False,)),)}
+    assert (own.name, dict(own.only)) == ("own", {})
+    assert [one.number for one in (*story, own)] == list(range(len(story) + 1))
+
+
+def test_with_holds_only_once_the_arguments_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "_known", {})
+    blocks = conditions.check({"speculative_dflash_block_size": [8, 16]}, "here")
+    assert conditions.holds({})
+    assert not conditions.holds(blocks)
+    for size, holds in ((8, True), (16, True), (4, False)):
+        conditions.know({"speculative_dflash_block_size": size})
+        assert conditions.holds(blocks) is holds
+    assert not conditions.holds(conditions.check({"no_such_argument": None}, "here"))
+
+
+@pytest.mark.parametrize(
+    ("options", "struck"),
+    [
+        pytest.param({}, [True, False, False], id="once"),
+        pytest.param({"skip": 1}, [False, True, False], id="once, later"),
+        pytest.param({"skip": 1, "each": True}, [False, True, True], id="each from then on"),
+    ],
+)
+def test_how_often_a_fault_strikes(
+    options: dict[str, t.Any], struck: list[bool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    fault = {"at": "decode", "who": "ranks", "do": "print", "lines": ["struck"], **options}
+    found = faults.Faults({"STAND_IN_FAULT": json.dumps(fault)}, Truth({}))
+    seen = []
+    for _step in struck:
+        found.strike("decode", "TP0", "begin")
+        seen.append("struck" in "".join(capfd.readouterr()))
+    assert seen == struck

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from sglang.stand_in import auth, text
+from sglang.stand_in import auth, conditions, text
 from sglang.stand_in.times import DEFAULT_SECONDS, Times
 from sglang.stand_in.truth import Truth
 
@@ -113,6 +113,60 @@ def test_greedy_text_repeats_and_depends_on_the_prompt() -> None:
     assert text.Stream("a").take(20) != text.Stream("b").take(20)
     stream = text.Stream("a")
     assert stream.take(3) + stream.take(17) == text.Stream("a").take(20)
+
+
+def test_an_answer_can_be_scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = [
+        {"match": "half", "text": "x = 1\n"},
+        {"match": "", "tokens": {"2": 17}, "top": {"2": [[-0.5, 17], [-0.6, 3]]}},
+    ]
+    file = tmp_path / "answers.json"
+    file.write_text(json.dumps(script), encoding="utf-8")
+    plain = text.Stream("other").take(4)
+    for given in (str(file), json.dumps(script)):
+        monkeypatch.setenv("STAND_IN_ANSWERS", given)
+        stream = text.Stream("def half(n):")
+        assert stream.natural_length == 6
+        ids = stream.take(2) + stream.take(6)
+        assert text.decode(ids) == "x = 1\n"
+        assert ids[6:] == [text.END_OF_TEXT] * 2
+        stream = text.Stream("other")
+        assert stream.take(1) + stream.take(3) == [plain[0], plain[1], 17, plain[3]]
+        rows = text.top_logprobs(text.script_for("other"), [5, 6, 17])
+        assert rows[2] == [[-0.5, 17, None], [-0.6, 3, None]]
+        assert [row[0][:2] for row in rows[:2]] == [[-0.125, 5], [-0.125, 6]]
+
+
+def test_an_empty_answer_can_be_scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_ANSWERS", '[{"match": "x", "text": ""}]')
+    stream = text.Stream("x")
+    assert stream.natural_length == 1
+    assert text.decode(stream.take(1)) == ""
+
+
+def test_an_answer_can_be_scripted_for_certain_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"match": "", "tokens": {"0": 3}, "with": {"speculative_dflash_block_size": 16}}
+    monkeypatch.setenv("STAND_IN_ANSWERS", json.dumps([entry]))
+    monkeypatch.setattr(conditions, "_known", {})
+    usual = text.Stream("x").take(2)
+    conditions.know({"speculative_dflash_block_size": 16})
+    assert text.Stream("x").take(2) == [3, usual[1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("[", "STAND_IN_ANSWERS: no JSON"),
+        ("/no/such/file", "STAND_IN_ANSWERS: /no/such/file cannot be read"),
+        ('[{"text": "x"}]', "STAND_IN_ANSWERS: entry 0 must be an object with 'match'"),
+        ('[{"match": "x", "txt": "x"}]', "STAND_IN_ANSWERS: entry 0 must be an object with 'match'"),
+        ('[{"match": "x", "with": 1}]', "STAND_IN_ANSWERS: entry 0: 'with' is 1"),
+        ('[{"match": "x", "tokens": {"last": 1}}]', "STAND_IN_ANSWERS: entry 0: 'tokens' and 'top' are by place"),
+    ],
+)
+def test_a_bad_script_is_told(given: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        text.read_script(given)
 
 
 def test_drafts_are_accepted_in_bounds() -> None:

@@ -465,6 +465,16 @@ class Api:
                 200, content_type="text/event-stream; charset=utf-8", chunks=self._stream_native(pendings[0], request)
             )
         answers = [list(self._outputs(pending, request))[-1] for pending in pendings]
+        if body.get("return_logprob"):
+            for one, answer in zip(prompts, answers):
+                top = text.top_logprobs(text.script_for(one), answer["output_ids"])
+                meta = answer["meta_info"]
+                chances = [{token: chance for chance, token, _ in row} for row in top]
+                meta["output_token_logprobs"] = [
+                    [known.get(token, -9.0), token, None] for known, token in zip(chances, answer["output_ids"])
+                ]
+                if body.get("top_logprobs_num"):
+                    meta["output_top_logprobs"] = [row[: int(body["top_logprobs_num"])] for row in top]
         return json_response(answers if isinstance(prompt, list) else answers[0])
 
     def _outputs(self, pending: Pending, request: Request) -> Iterator[dict[str, Any]]:
@@ -492,6 +502,16 @@ class Api:
                 "meta_info": self._meta(pending, message, first, now),
             }
             if message["finish_reason"] is not None:
+                self._server.truth.note(
+                    "served",
+                    rid=pending.rid,
+                    begin=pending.begin,
+                    first=first,
+                    end=now,
+                    tokens=message["completion_tokens"],
+                    verify=message["verify"],
+                    correct=message["correct"],
+                )
                 return
 
     def _meta(self, pending: Pending, message: dict[str, Any], first: float, now: float) -> dict[str, Any]:
@@ -583,13 +603,15 @@ class Api:
         model = body.get("model") or self._resolved["served_model_name"]
         if body.get("stream"):
             options = body.get("stream_options") or {}
-            chunks = self._stream_openai(pending, request, model, chat, bool(options.get("include_usage")))
+            details = chat and self._traits["chat_spec_details"] and bool(body.get("return_spec_tokens_details"))
+            chunks = self._stream_openai(pending, request, model, chat, bool(options.get("include_usage")), details)
             return Response(200, content_type="text/event-stream; charset=utf-8", chunks=chunks)
         last = list(self._outputs(pending, request))[-1]
         meta = last["meta_info"]
         choice: dict[str, Any] = {"index": 0}
         if chat:
-            choice["message"] = {"role": "assistant", "content": last["text"], "reasoning_content": None}
+            thinking, content = self._split_thinking(last["text"])
+            choice["message"] = {"role": "assistant", "content": content, "reasoning_content": thinking}
         else:
             choice["text"] = last["text"]
         choice.update(
@@ -611,8 +633,15 @@ class Api:
             }
         )
 
+    def _split_thinking(self, answer: str) -> tuple[str | None, str]:
+        """What --reasoning-parser takes out of the content. Without one it stays there."""
+        if not self._resolved.get("reasoning_parser") or not answer.startswith("<think>"):
+            return None, answer
+        thinking, _, content = answer[len("<think>") :].partition("</think>")
+        return thinking, content
+
     def _stream_openai(
-        self, pending: Pending, request: Request, model: str, chat: bool, usage: bool
+        self, pending: Pending, request: Request, model: str, chat: bool, usage: bool, details: bool
     ) -> Iterator[bytes]:
         def chunk(choices: list[dict[str, Any]], **more: Any) -> bytes:
             value = {
@@ -650,6 +679,9 @@ class Api:
                 yield chunk([choice(item["text"][len(sent) :], None)])
                 sent = item["text"]
             yield chunk([choice("", meta["finish_reason"])])
+            spec = {key: value for key, value in meta.items() if key.startswith("spec_")}
+            if details and spec:
+                yield chunk([], sglext={"spec_tokens_details": spec})
             if usage:
                 yield chunk([], usage=_usage(meta))
             yield b"data: [DONE]\n\n"

@@ -55,6 +55,8 @@ class Engine:
         self.first_request = threading.Event()
         self.stats: dict[str, Any] = {"gen_throughput": 0.0, "accept_length": None, "token_usage": 0.0}
         self.totals = {"prompt": 0, "generation": 0, "verify": 0, "requests": 0, "cached": 0}
+        self._to_detokenizer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._pass_on, daemon=True).start()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _lead(self, dp: int) -> Channel:
@@ -154,6 +156,11 @@ class Engine:
                     if channel in self._nodes:
                         self._node_lost()
 
+    def _pass_on(self) -> None:
+        # Not by the thread that reads: both would wait for each other when many short steps fill the pipes.
+        while True:
+            self._send(self._detokenizer, self._to_detokenizer.get())
+
     def _take(self, message: dict[str, Any]) -> None:
         rid = message["rid"]
         if message["op"] == "joined":
@@ -166,7 +173,7 @@ class Engine:
             if pending is not None:
                 self._send(self._lead(pending.dp), forward)
         elif message["op"] == "output" and "text" not in message:
-            self._send(self._detokenizer, message)
+            self._to_detokenizer.put(message)
         else:
             if message["op"] == "output":
                 self.last_receive = time.time()

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sglang.stand_in import processes
+from sglang.stand_in import conditions, processes
 from sglang.stand_in.log import Log
 from sglang.stand_in.truth import Truth
 
@@ -40,6 +41,8 @@ STEPS = (
     *("imports", "rank_imports", "init_parallel", "load_target", "load_draft", "kv_cache", "capture"),
     *("scheduler_ready", "bind", "warm_up"),
 )
+#: The leading rank's decode steps (speculating: its verify steps), each for itself.
+DECODE = "decode"
 _CATALOGUE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "faults.json")
 _KERNEL_LOG = "/dev/kmsg"
 # Who sends the warm-up's own requests, which faults spare unless told otherwise.
@@ -68,6 +71,7 @@ class Fault:
     who: tuple[str, ...]
     when: str | float
     options: dict[str, Any]
+    only: Mapping[str, tuple[Any, ...]]
 
     def hits(self, who: str) -> bool:
         words = who.split()
@@ -96,10 +100,24 @@ def parse(text: str) -> list[Fault]:
         if text not in entries:
             raise ValueError(f"{source}: the catalogue has {sorted(entries)}; or give a JSON object")
         name, items = text, entries[text].get("faults", [])
-    found = []
-    for number, item in enumerate(items if isinstance(items, list) else [items]):
-        found.append(_fault(name, number, item, source))
+    found: list[Fault] = []
+    for item in items if isinstance(items, list) else [items]:
+        for part, own in _named(item, name, source):
+            found.append(_fault(own, len(found), part, source))
     return found
+
+
+def _named(item: Any, name: str, source: str) -> Iterator[tuple[Any, str]]:
+    """A fault with its name; one that names an entry of the catalogue (`fault`) is each of the entry's, with the rest of its keys."""
+    if not isinstance(item, dict) or "fault" not in item:
+        yield item, name
+        return
+    entries = catalogue()
+    if item["fault"] not in entries:
+        raise ValueError(f"{source}: fault is {item['fault']!r}, the catalogue has {sorted(entries)}")
+    more = {key: value for key, value in item.items() if key != "fault"}
+    for one in entries[item["fault"]].get("faults", []):
+        yield {**one, **more}, item["fault"]
 
 
 def _fault(name: str, number: int, item: Any, source: str) -> Fault:
@@ -108,19 +126,19 @@ def _fault(name: str, number: int, item: Any, source: str) -> Fault:
     options = dict(item)
     do = options.pop("do", None)
     at, on, who = options.pop("at", None), options.pop("on", ()), options.pop("who", "main")
-    when = options.pop("when", "begin")
+    when, only = options.pop("when", "begin"), conditions.check(options.pop("with", {}), source)
     on, who = ((one,) if isinstance(one, str) else tuple(one) for one in (on, who))
     if bool(at) == bool(on):
         raise ValueError(f"{source}: name either a step (at) or a path (on) in {item!r}")
     known = _ANSWERS if on else (*_ACTIONS, "listen")
     if do not in known:
         raise ValueError(f"{source}: do is {do!r}, it can be one of {sorted(known)} here")
-    if at and at not in (*STEPS, *POINTS):
-        raise ValueError(f"{source}: at is {at!r}, it can be one of {[*STEPS, *POINTS]}")
+    if at and at not in (*STEPS, *POINTS, DECODE):
+        raise ValueError(f"{source}: at is {at!r}, it can be one of {[*STEPS, *POINTS, DECODE]}")
     number_between = isinstance(when, (int, float)) and not isinstance(when, bool) and 0 <= when <= 1
     if when not in ("begin", "end") and not number_between:
         raise ValueError(f"{source}: when is {when!r}, give begin, end or a part of the step between 0 and 1")
-    return Fault(name=name, number=number, do=do, at=at or "", on=on, who=who, when=when, options=options)
+    return Fault(name=name, number=number, do=do, at=at or "", on=on, who=who, when=when, options=options, only=only)
 
 
 class Faults:
@@ -143,13 +161,14 @@ class Faults:
     def strike(self, point: str, who: str, moment: str, seconds: float = 0.0, **details: Any) -> None:
         """Let the faults of this point happen. May never return, end the process, or raise `Raised`."""
         for fault in self._all:
-            if fault.at != point or fault.do == "listen" or not fault.hits(who):
+            if fault.at != point or fault.do == "listen" or not fault.hits(who) or not conditions.holds(fault.only):
                 continue
             if moment != ("end" if fault.when == "end" else "begin"):
                 continue
             if any(details.get(key, value) != value for key, value in fault.options.items() if key in details):
                 continue
-            if self._count(fault) != int(fault.options.get("skip", 0)):
+            met, skip = self._count(fault), int(fault.options.get("skip", 0))
+            if met != skip and not (fault.options.get("each") and met > skip):
                 continue
             wait = float(fault.options.get("after_s", 0.0))
             if isinstance(fault.when, (int, float)):
@@ -201,7 +220,7 @@ class Faults:
     def listen(self, host: str, port: int) -> tuple[str, int, bool]:
         """Where to bind instead: host, port, and whether with SO_REUSEPORT."""
         for fault in self._all:
-            if fault.do == "listen":
+            if fault.do == "listen" and conditions.holds(fault.only):
                 self._truth.note("fault", name=fault.name, who="main", do=fault.do)
                 host = fault.options.get("host", host)
                 port = int(fault.options.get("port", port + int(fault.options.get("port_offset", 0))))
@@ -211,11 +230,12 @@ class Faults:
     def answer(self, request: Request, usual: Callable[[], Response]) -> Response:
         """The response to a request: the usual one, or what the fault of its path makes of it."""
         for fault in self._all:
-            if fault.on and ("*" in fault.on or request.path in fault.on):
+            if fault.on and ("*" in fault.on or request.path in fault.on) and conditions.holds(fault.only):
                 own = request.headers.get("user-agent", "").startswith(_OWN_AGENT)
                 if own and not fault.options.get("own"):
                     continue
-                if self._count(fault) < int(fault.options.get("skip", 0)):
+                met = self._count(fault) - int(fault.options.get("skip", 0))
+                if met < 0 or met % int(fault.options.get("every", 1)):
                     continue
                 now = time.monotonic()
                 first = self._first.setdefault(fault.number, now)
@@ -458,6 +478,24 @@ def _delay(options: dict[str, Any], usual: Callable[[], Response]) -> Response:
     return usual()
 
 
+def _miscount(options: dict[str, Any], usual: Callable[[], Response]) -> Response:
+    """The usual answer, whose counts of generated tokens are wrong by `by`."""
+    response = usual()
+
+    def wrong(text: bytes) -> bytes:
+        return re.sub(
+            rb'("completion_tokens":\s*)(\d+)',
+            lambda match: match[1] + str(int(match[2]) + int(options.get("by", 1))).encode(),
+            text,
+        )
+
+    if response.chunks is None:
+        response.body = wrong(response.body)
+    else:
+        response.chunks = map(wrong, response.chunks)
+    return response
+
+
 def _wire(send: Callable[[dict[str, Any], socket.socket, bytes, bytes], None]) -> Any:
     """An answer whose status line and body are right, and which goes out in a way of its own."""
 
@@ -517,6 +555,7 @@ def _head(head: bytes, last: str) -> bytes:
 _ANSWERS: dict[str, Callable[[dict[str, Any], Callable[[], Response]], Response]] = {
     "answer": _answer,
     "delay": _delay,
+    "miscount": _miscount,
     "reset": _wire(_reset),
     "cut": _wire(_cut),
     "length": _wire(_length),

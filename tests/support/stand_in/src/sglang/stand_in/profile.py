@@ -15,7 +15,7 @@ ends the server), `crash_diagnostics` (5 s and py-spy before it ends itself), `l
 a rank that died while loading: raise, log), `drain_ends` (exit: status 0; kill: SIGKILL of itself), `bind_failed_status`,
 `health` (generates; trivial: 200 as soon as the port is open), `open_prefixes` (paths without a key), `loopback_info`
 (what the warm-up asks), `server_info` (full, plain, flat: internal states merged in), `spec_meta` (keys of meta_info to
-their meaning), `meta_info` (keys in order; null = all that the stand-in knows).
+their meaning), `chat_spec_details` (a chat tells them when it is asked to), `meta_info` (keys in order; null = all that the stand-in knows).
 """
 
 from __future__ import annotations

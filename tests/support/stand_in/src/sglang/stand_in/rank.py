@@ -16,7 +16,7 @@ from typing import Any
 
 from sglang.stand_in import processes, text
 from sglang.stand_in.channel import Channel
-from sglang.stand_in.faults import Raised
+from sglang.stand_in.faults import DECODE, Raised
 from sglang.stand_in.http import HttpServer, Request, Response, json_response
 from sglang.stand_in.log import Log
 from sglang.stand_in.resolve import Model, Settings
@@ -407,7 +407,6 @@ class _Request:
     ignore_eos: bool
     log_metrics: bool
     stream: text.Stream
-    arrived: float
     done: int = 0
     verify: int = 0
     correct: int = 0
@@ -464,7 +463,6 @@ class Generator:
                     ignore_eos=message["ignore_eos"],
                     log_metrics=message["log_metrics"],
                     stream=text.Stream(prompt),
-                    arrived=time.monotonic(),
                 )
             )
             if message["log_metrics"]:
@@ -523,6 +521,7 @@ class Generator:
 
     def _decode(self) -> None:
         time.sleep(self._times.seconds("decode_step"))
+        self._scheduler.steps.faults.strike(DECODE, self._scheduler.steps.who, "begin")
         block = self._settings.block_size
         for request in list(self._running):
             count = 1

@@ -20,11 +20,12 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Callable, NoReturn
 
-from sglang.stand_in import arguments, channel, processes, profile, rank, resolve
+from sglang.stand_in import arguments, channel, conditions, processes, profile, rank, resolve
 from sglang.stand_in.faults import Faults, Raised
 from sglang.stand_in.log import Log
 from sglang.stand_in.nodes import Nodes
 from sglang.stand_in.rank import Rank, Scheduler
+from sglang.stand_in.text import read_script
 from sglang.stand_in.times import Steps, Times
 from sglang.stand_in.truth import Truth
 
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> NoReturn:
     truth = Truth(os.environ)
     times = Times(os.environ)
     faults = Faults(os.environ, truth)
+    read_script(os.environ.get("STAND_IN_ANSWERS", ""))  # what is wrong with it is told before anything else
     truth.note("started", argv=sys.argv[:1])
     steps = Steps(times, truth, faults, "main")
     try:
@@ -58,6 +60,7 @@ def main(argv: list[str]) -> NoReturn:
         for text in getattr(args, "warnings", []):
             log.warning(text)
         settings = resolve.resolve(profile=release, args=args, argv=argv, seed=times.seed)
+        conditions.know(settings.resolved)
         server = Server(settings=settings, times=times, truth=truth, faults=faults, begin=begin)
         server.start()
         status = server.serve() if settings.resolved["node_rank"] == 0 else server.follow()

@@ -11,7 +11,6 @@ death at a step) strike in one place: `Steps.run`.
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -124,7 +123,3 @@ class Steps:
         time.sleep(max(0.0, end - time.monotonic()))
         self.faults.strike(name, self.who, "end", **details)
         self.truth.note("step_end", step=name, who=self.who, **details)
-
-
-def from_environment() -> Times:
-    return Times(os.environ)

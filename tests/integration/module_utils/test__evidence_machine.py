@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ansible_collections.specdec.serving.plugins.module_utils._evidence import Output, run_all
+from ansible_collections.specdec.serving.plugins.module_utils._evidence_machine import Output, run_all
 
 
 def test_commands_run_side_by_side_and_none_holds_up_the_rest() -> None:
