@@ -21,7 +21,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.specdec.serving.tests.performance import rows
+from ansible_collections.specdec.serving.tests.performance import deployments, fleet, rows, sweeps
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, down, render_inventory
 from ansible_collections.specdec.serving.tests.support.observer import host as observer_host
 from ansible_collections.specdec.serving.tests.support.observer import races
@@ -34,13 +34,15 @@ from ansible_collections.specdec.serving.tests.support.observer.units import (
     unit_file,
 )
 
-HOST = "bench"
+HOST, SWEEP_HOST = "bench", "bench-sweep"
 BUILD = CHECKOUT / "build"
 FILE = BUILD / "bench.json"
-STARTS, CRASHES, QUIET_S, RACES, TASKS = 64, 72, 60.0, 1000, 5
+STARTS, CRASHES, QUIET_S, RACES, TASKS, DEPLOYMENTS, FLEETS = 64, 72, 60.0, 1000, 5, 9, 3
 #: Starts side by side: few, since each is to be measured as if it were alone.
 LANES = 4
-ROWS = ("wait_cpu_percent", "ready_lag_p95_s", "crash_lag_p95_s", "false_ready_per_1000")
+#: Of the rows that look at starts.
+OBSERVED = ("wait_cpu_percent", "ready_lag_p95_s", "crash_lag_p95_s")
+ROWS = (*OBSERVED, "noop_deploy_ratio", "fleet_growth_32", "false_ready_per_1000", "sweep_overhead_s")
 
 
 def say(line: str) -> None:
@@ -130,15 +132,35 @@ def task_returns(host: Host, number: int) -> list[float]:
     return found
 
 
+def measure_sweeps() -> rows.Row:
+    """Both ways to sweep the same configurations, one after the other on a host that has the real client."""
+    host = observer_host.measuring(SWEEP_HOST)
+    try:
+        ours = sweeps.by_playbook(host)
+        loop = sweeps.by_loop(host)
+    finally:
+        down([SWEEP_HOST])
+    say(sweeps.comparison(ours, loop))
+    return rows.sweep_overhead(ours, loop)
+
+
 def measure(host: Host, *, seed: int, wanted: t.Collection[str], number: int) -> t.Iterator[rows.Row]:
     """The rows, as they get known."""
-    records = measure_starts(host, seed=seed, wanted=wanted)
+    if "sweep_overhead_s" in wanted:
+        yield measure_sweeps()
+    records = measure_starts(host, seed=seed, wanted=wanted) if any(row in wanted for row in OBSERVED) else []
     if "wait_cpu_percent" in wanted:
         yield rows.wait_cpu(*(record for record in records if record["kind"] == "quiet"))
     if "ready_lag_p95_s" in wanted:
         yield rows.ready_lag(records, task_returns(host, TASKS))
     if "crash_lag_p95_s" in wanted:
         yield rows.crash_lag(records)
+    if "noop_deploy_ratio" in wanted:
+        seconds = deployments.measure(host, DEPLOYMENTS)
+        yield rows.noop_deploy(seconds[deployments.OURS], seconds[deployments.BY_HAND])
+    if "fleet_growth_32" in wanted:
+        waits = fleet.measure(host, FLEETS)
+        yield rows.fleet_growth(waits[1], waits[fleet.MANY], number=fleet.MANY, load_s=fleet.LOAD_S)
     if "false_ready_per_1000" in wanted:
         ran = kept("races", observer_host.race(host, seed=f"{seed}:bench", number=number))
         judged = [(race, judgement) for race, _record, judgement in ran]
