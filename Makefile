@@ -17,6 +17,8 @@ ENGINE := cpu_engine
 # Of tests and measurements: a number to repeat a run, how many races, which rows of the bench. Empty = as ever.
 SEED := $(SPECDEC_SEED)
 RACES := $(SPECDEC_RACES)
+KILLS := $(SPECDEC_KILLS)
+SWEEP_KILLS := $(SPECDEC_SWEEP_KILLS)
 ROWS :=
 
 .PHONY: help
@@ -35,11 +37,11 @@ test: $(LINK) ## run everything: lint, unit and integration tests, Molecule, the
 	@SPECDEC_SEED=$(SEED) $(TOOLCHAIN).tiers test
 
 .PHONY: test-long
-test-long: $(LINK) ## run what takes longer: 1,000 restart races, a minute of 10,000 log lines a second; SEED= and RACES= repeat or shorten
-	@SPECDEC_SEED=$(SEED) SPECDEC_RACES=$(RACES) $(TOOLCHAIN).tiers long
+test-long: $(LINK) ## run what takes longer: 1,000 restart races, 50 killed deployments, 20 killed sweeps, sweeps on two hosts and on PostgreSQL, a minute of 10,000 log lines a second; SEED=, RACES=, KILLS= and SWEEP_KILLS= repeat or shorten
+	@SPECDEC_SEED=$(SEED) SPECDEC_RACES=$(RACES) SPECDEC_KILLS=$(KILLS) SPECDEC_SWEEP_KILLS=$(SWEEP_KILLS) $(TOOLCHAIN).tiers long
 
 .PHONY: bench
-bench: $(LINK) ## measure lags, CPU and false verdicts beside the usual ways to wait; SEED=, RACES=, ROWS="ID..."
+bench: $(LINK) ## measure lags, CPU, deployments, sweeps and false verdicts beside the usual ways; SEED=, RACES=, ROWS="ID..."
 	@$(TOOLCHAIN).tiers bench
 	@PYTHONPATH=.collections python -m ansible_collections.specdec.serving.tests.performance.bench \
 	  $(if $(SEED),--seed $(SEED)) $(if $(RACES),--races $(RACES)) $(if $(ROWS),--rows $(ROWS))

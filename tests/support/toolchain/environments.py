@@ -84,7 +84,7 @@ def environment(*, name: str, root: Path = ROOT) -> Environment:
         return Environment(
             name=name,
             versions=CONTROLLER_VERSIONS,
-            requirements=("runtime.txt", "test.txt", "lint.txt"),
+            requirements=("runtime.txt", "postgresql.txt", "test.txt", "lint.txt"),
             constraints="constraints.txt",
         )
     if name == ".venv-py39":

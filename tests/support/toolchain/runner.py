@@ -27,6 +27,8 @@ SKIPPED_STATUS = 3
 HEARTBEAT_S = 60.0
 #: Lines of a failed step's log that are shown.
 SHOWN_LINES = 150
+#: So many first and last lines of what a failed test said are repeated at the end.
+SAID_LINES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +59,19 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """What a step counted. ``reasons`` maps the reason of skips to their number; ``failures`` names what failed."""
+    """What a step counted.
+
+    ``reasons`` maps the reason of skips to their number; ``failures`` names what failed, ``said`` maps such names to what was said of them.
+    ``again`` names what failed at first and passed when it was run once more.
+    """
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     reasons: t.Mapping[str, int] = dataclasses.field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    said: t.Mapping[str, str] = dataclasses.field(default_factory=dict)
+    again: tuple[str, ...] = ()
 
     def __add__(self, other: Count) -> Count:
         reasons = dict(self.reasons)
@@ -75,6 +83,8 @@ class Count:
             skipped=self.skipped + other.skipped,
             reasons=reasons,
             failures=self.failures + other.failures,
+            said={**self.said, **other.said},
+            again=self.again + other.again,
         )
 
     def summary(self) -> str:
@@ -108,15 +118,21 @@ def count_junit(text: str) -> Count:
     Raises ``ET.ParseError`` when it is none.
     """
     total = Count()
+    # pytest-rerunfailures writes a case for each attempt; the last one is what counts.
+    cases: dict[str, list[ET.Element]] = {}
     for case in ET.fromstring(text).iter("testcase"):
-        name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
+        cases.setdefault("::".join(filter(None, (case.get("classname"), case.get("name")))), []).append(case)
+    for name, attempts in cases.items():
+        case = attempts[-1]
         skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            total += Count(failed=1, failures=(name,))
+        failures = [*case.findall("failure"), *case.findall("error")]
+        if failures:
+            said = "\n".join(filter(None, (item.get("message") for item in failures)))
+            total += Count(failed=1, failures=(name,), said={name: said} if said else {})
         elif skipped is not None:
             total += Count(skipped=1, reasons={skipped.get("message") or "no reason given": 1})
         else:
-            total += Count(passed=1)
+            total += Count(passed=1, again=(name,) if len(attempts) > 1 else ())
     return total
 
 
@@ -126,6 +142,12 @@ def _skip_reason(lines: t.Sequence[str]) -> str:
     return next(
         (line for line in reversed(said) if line.startswith("SKIPPED")), said[-1] if said else "no reason given"
     )
+
+
+def _first_attempts(lines: t.Sequence[str]) -> list[str]:
+    """What pytest-rerunfailures says of the attempts that failed."""
+    start = next((number for number, line in enumerate(lines) if "rerun test summary info" in line), len(lines))
+    return list(lines[start + 1 :])
 
 
 def count_step(*, step: Step, status: int | None, junit: Path, reason: str) -> tuple[Count, str]:
@@ -303,6 +325,11 @@ class Runner:
             for line in lines[-SHOWN_LINES:]:
                 self._say(f"  | {line}")
             self._say("----")
+        elif count.again:
+            self._say(f"---- {item.log}, what failed at first")
+            for line in _first_attempts(lines)[:SHOWN_LINES]:
+                self._say(f"  | {line}")
+            self._say("----")
         return result
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
@@ -317,6 +344,13 @@ class Runner:
             return
 
 
+def _shortened(lines: t.Sequence[str]) -> list[str]:
+    """The first and the last lines of a failure: what was asserted, and what it was told with."""
+    if len(lines) <= 2 * SAID_LINES:
+        return list(lines)
+    return [*lines[:SAID_LINES], f"... {len(lines) - 2 * SAID_LINES} lines ...", *lines[-SAID_LINES:]]
+
+
 def report(results: t.Sequence[Result], *, say: t.Callable[[str], None], elapsed_s: float, seed: int) -> bool:
     """Print times, reasons of skips and failures, and the closing line. Return whether all is well."""
     total = Count()
@@ -329,10 +363,16 @@ def report(results: t.Sequence[Result], *, say: t.Callable[[str], None], elapsed
         say("skipped:")
         for reason, number in sorted(total.reasons.items()):
             say(f"  {number} x {reason}")
+    if total.again:
+        say("failed at first, and passed when run once more:")
+        for name in total.again:
+            say(f"  {name}")
     if total.failures:
         say("failed:")
         for name in total.failures:
             say(f"  {name}")
+            for line in _shortened(total.said.get(name, "").splitlines()):
+                say(f"    | {line}")
     say(f"seed {seed}, {elapsed_s:.0f} s")
     say(total.summary())
     return not total.failed and total.passed > 0

@@ -24,12 +24,35 @@ from ansible_collections.specdec.serving.tests.support.toolchain.runner import R
 SEED = "SPECDEC_SEED"
 #: The variable that says how many restart races are run.
 RACES = "SPECDEC_RACES"
+#: The variable that has the real engine measured.
+REAL_BENCHMARK = "SPECDEC_REAL_BENCHMARK"
+#: The variable that has sweeps run that take minutes: of the real engine, of many configurations, and from a working configuration to the best one.
+LONG_SWEEPS = "SPECDEC_LONG_SWEEPS"
+#: The variable that has the real engine's greedy parity evaluated.
+REAL_EVALUATION = "SPECDEC_REAL_EVALUATION"
+#: The variable that says how many deployments are killed at random moments; with it all task boundaries are tried as well.
+KILLS = "SPECDEC_KILLS"
+#: The variable that has a PostgreSQL server started, and installed where it is missing.
+POSTGRESQL = "SPECDEC_POSTGRESQL"
+#: The variable that says how many configurations two hosts share.
+TWO_HOSTS = "SPECDEC_TWO_HOSTS"
+#: The variable that says how often sweeps are killed; with it those interruptions are tried as well that take minutes.
+SWEEP_KILLS = "SPECDEC_SWEEP_KILLS"
+#: The variable that lets each test session remove the lab hosts that it made.
+REMOVE_HOSTS = "SPECDEC_REMOVE_HOSTS"
 #: The variable that tells a Molecule scenario where its checks leave their JUnit file.
 JUNIT = "SPECDEC_JUNIT"
 
 _COLLECTION = "ansible_collections.specdec.serving"
 _TOOLS = f"{_COLLECTION}.tests.support.toolchain"
 _LAB = "tests/support/lab/lab.py"
+#: A test on lab hosts that fails is run once more, and the report names it: two at once on two cores are late at times. A step in which more
+#: than three fail is not late.
+_ONCE_MORE = ("--reruns=1", "--max-suite-reruns=3", "--rerun-show-tracebacks")
+#: Begun first, so that none of them is left alone at the end.
+_LONGEST = ("benchmark", "boot", "controller", "sweep")
+#: Never run once more: one false verdict is one too many.
+_FIRST_TIME_RIGHT = ("races", "fault_matrix")
 #: Everything that is Python. The stand-in is checked as the package that it is on a host.
 _TYPED = (f"{_COLLECTION}.plugins", f"{_COLLECTION}.tests", "sglang")
 #: What runs on a managed host, tested on its oldest Python too.
@@ -79,7 +102,7 @@ PREPARATIONS = (
 )
 
 #: What `make bench` needs.
-BENCH_NEEDS = ("environment", "lab image", "stand-in wheelhouse")
+BENCH_NEEDS = ("environment", "lab image", "stand-in wheelhouse", "cpu-engine models")
 
 #: Hosts that a person may be using while tests run.
 DEMO_HOSTS = {"ct200", "b300"}
@@ -125,19 +148,29 @@ def unit(*, seed: int) -> list[Step]:
 def integration(*, seed: int) -> list[Step]:
     """Return the steps of `make test-integration`: one for each folder, since each has lab hosts of its own."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
-    # Asks the real engine on this machine: no lab host, but the wheelhouse and the models.
-    others = {"preflight": ("environment", "cpu-engine models")}
-    folders = sorted({file.relative_to(ROOT).parent for file in (ROOT / "tests" / "integration").rglob("test_*.py")})
+    # The first asks the real engine on this machine: no lab host, but the wheelhouse and the models. The others run its client.
+    client = (*lab, "cpu-engine models")
+    others = {
+        "preflight": ("environment", "cpu-engine models"),
+        "benchmark": client,
+        "sweep": client,
+        "storage": ("environment",),
+    }
+    folders = sorted(
+        {file.relative_to(ROOT).parent for file in (ROOT / "tests" / "integration").rglob("test_*.py")},
+        key=lambda folder: (folder.name not in _LONGEST, folder.name),
+    )
     return [
         dataclasses.replace(
             _pytest(
                 f"integration {folder.name}",
                 str(folder),
                 "--durations=10",
+                *(() if folder.name in _FIRST_TIME_RIGHT else _ONCE_MORE),
                 seed=seed,
                 needs=others.get(folder.name, lab),
             ),
-            limit_s=2400,  # hundreds of starts, each with a wait beside it: long on a busy machine
+            limit_s=3600,  # hundreds of starts, each with a wait beside it: long on a busy machine
         )
         for folder in folders
     ]
@@ -146,12 +179,59 @@ def integration(*, seed: int) -> list[Step]:
 def long(*, seed: int) -> list[Step]:
     """Return the steps of `make test-long`: what takes longer than `make test` may, one after the other where it is heavy."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
+    client = (*lab, "cpu-engine models")
     races = _pytest("long races", "tests/integration/races", seed=seed, needs=lab)
+    benchmark = _pytest(
+        "long benchmark",
+        "tests/integration/benchmark/test_real_engine.py",
+        seed=seed,
+        needs=client,
+    )
+    evaluation = _pytest(
+        "long evaluate",
+        "tests/integration/evaluate/test_real_engine.py",
+        seed=seed,
+        needs=client,
+    )
+    sweeps = _pytest(
+        "long sweeps",
+        "tests/integration/sweep/test_ladder.py",
+        "tests/integration/sweep/test_real_engine.py",
+        "tests/integration/sweep/test_twelve.py",
+        seed=seed,
+        needs=client,
+    )
+    killed = _pytest("long kills", "tests/integration/known_good/test_kills.py", seed=seed, needs=lab)
+    swept = _pytest(
+        "long killed sweeps",
+        "tests/integration/sweep/test_interruptions.py",
+        "tests/integration/sweep/test_sweep_kills.py",
+        seed=seed,
+        needs=client,
+    )
+    database = _pytest(
+        "long postgresql", "tests/integration/storage/test_controllers.py", seed=seed, needs=("environment",)
+    )
+    two_hosts = _pytest(
+        "long two hosts",
+        "tests/integration/storage/test_hosts.py",
+        "tests/integration/sweep/test_two_hosts.py",
+        seed=seed,
+        needs=client,
+    )
     flood = ("python", "-m", f"{_COLLECTION}.tests.performance.flood", "--seconds", "60")
     return [
         # Alone, since it measures how late a verdict comes.
         Step(name="long flood", argv=flood, needs=lab, slots=2, limit_s=600),
         dataclasses.replace(races, environ={RACES: os.environ.get(RACES) or "1000"}, slots=2, limit_s=3600),
+        dataclasses.replace(killed, environ={KILLS: os.environ.get(KILLS) or "50"}, slots=2, limit_s=3600),
+        dataclasses.replace(database, environ={POSTGRESQL: "1"}, limit_s=900),
+        # Alone, since the one is measured against the other.
+        dataclasses.replace(two_hosts, environ={TWO_HOSTS: "16"}, slots=2, limit_s=3600),
+        dataclasses.replace(swept, environ={SWEEP_KILLS: os.environ.get(SWEEP_KILLS) or "20"}, slots=2, limit_s=5400),
+        dataclasses.replace(benchmark, environ={REAL_BENCHMARK: "1"}, slots=2, limit_s=1800),
+        dataclasses.replace(evaluation, environ={REAL_EVALUATION: "1"}, slots=2, limit_s=1800),
+        dataclasses.replace(sweeps, environ={LONG_SWEEPS: "1"}, slots=2, limit_s=3600),
     ]
 
 
@@ -201,6 +281,7 @@ def environ(*, root: Path, seed: int, outer: t.Mapping[str, str]) -> dict[str, s
         "PYTHONPATH": str(root / ".collections"),
         "PYTHONUNBUFFERED": "1",
         SEED: str(seed),
+        REMOVE_HOSTS: "1",
         "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
         "ANSIBLE_NOCOLOR": "1",
         "NO_COLOR": "1",

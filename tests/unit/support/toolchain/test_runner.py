@@ -56,9 +56,19 @@ def run(tmp_path: Path) -> t.Callable[..., Ran]:
 def test_count_junit_counts_each_kind() -> None:
     count = runner.count_junit(JUNIT)
     assert count == Count(
-        passed=1, failed=2, skipped=1, reasons={"no such kernel": 1}, failures=("a::bad", "a::broken")
+        passed=1,
+        failed=2,
+        skipped=1,
+        reasons={"no such kernel": 1},
+        failures=("a::bad", "a::broken"),
+        said={"a::bad": "x", "a::broken": "x"},
     )
     assert count.summary() == "1 passed, 2 failed, 1 skipped"
+
+
+def test_count_junit_takes_the_last_attempt() -> None:
+    text = """<t><testcase name="late"/><testcase name="late"/><testcase name="bad"/><testcase name="bad"><failure message="x"/></testcase></t>"""
+    assert runner.count_junit(text) == Count(passed=1, failed=1, failures=("bad",), said={"bad": "x"}, again=("late",))
 
 
 def test_counts_add_up() -> None:
@@ -210,3 +220,27 @@ def test_report_ends_with_the_summary(counts: list[Count], good: bool, tmp_path:
     assert lines[-2:] == ["seed 7, 61 s", total.summary()]
     assert all(f"  {number} x {reason}" in lines for reason, number in total.reasons.items())
     assert all(f"  {name}" in lines for name in total.failures)
+
+
+def test_what_passed_only_when_run_once_more_is_told(run: t.Callable[..., Ran]) -> None:
+    text = '<t><testcase name="late"/><testcase name="late"/></t>'
+    said = "==== rerun test summary info ====\nRERUN late - the reason"
+    code = f"print({said!r}); " + WRITES.format(text=text, status=0)
+    ran = run(Step(name="s", argv=(sys.executable, "-c", code, "{junit}")))
+    assert ran.count("s") == Count(passed=1, again=("late",))
+    assert "  | RERUN late - the reason" in ran.lines
+    lines: list[str] = []
+    assert runner.report(ran.results, say=lines.append, elapsed_s=1.0, seed=7)
+    assert lines[lines.index("failed at first, and passed when run once more:") + 1] == "  late"
+
+
+def test_report_says_why_in_few_lines() -> None:
+    said = "\n".join(f"line {number}" for number in range(100))
+    count = Count(failed=2, failures=("x", "y"), said={"x": said, "y": "short"})
+    result = runner.Result(step=step("s"), count=count, status=1, elapsed_s=1.0, log=Path("s.log"))
+    lines: list[str] = []
+    runner.report([result], say=lines.append, elapsed_s=1.0, seed=7)
+    told = lines[lines.index("  x") + 1 : lines.index("  y")]
+    assert len(told) == 2 * runner.SAID_LINES + 1
+    assert (told[0], told[-1]) == ("    | line 0", "    | line 99")
+    assert lines[lines.index("  y") + 1] == "    | short"

@@ -44,6 +44,22 @@ def test_a_long_tier_runs_many_races(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(step.environ == {tiers.RACES: "50"} for step in tiers.tier_steps("long", seed=1))
 
 
+def test_a_long_tier_kills_many_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tiers.KILLS, raising=False)
+    (step,) = [step for step in tiers.tier_steps("long", seed=4711) if step.name == "long kills"]
+    assert step.environ == {tiers.KILLS: "50"}
+    monkeypatch.setenv(tiers.KILLS, "9")
+    assert any(step.environ == {tiers.KILLS: "9"} for step in tiers.tier_steps("long", seed=1))
+
+
+def test_twenty_sweeps_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tiers.SWEEP_KILLS, raising=False)
+    (step,) = [step for step in tiers.tier_steps("long", seed=1) if step.name == "long killed sweeps"]
+    assert step.environ == {tiers.SWEEP_KILLS: "20"}
+    monkeypatch.setenv(tiers.SWEEP_KILLS, "2")
+    assert any(step.environ == {tiers.SWEEP_KILLS: "2"} for step in tiers.tier_steps("long", seed=1))
+
+
 def test_a_preparation_brings_what_it_needs() -> None:
     names = [step.name for step in tiers.preparations(["cpu-engine models"])]
     assert names == ["cpu-engine wheelhouse", "cpu-engine models"]
