@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import typing as t
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from ansible_collections.specdec.serving.plugins.plugin_utils import _record
 from ansible_collections.specdec.serving.tests.integration.benchmark.conftest import Controller, Server
 from ansible_collections.specdec.serving.tests.support.observer.host import MODELS, PYTHON
 
-#: Set by `make test-long`: two starts of the real engine take minutes.
-LONG = "SPECDEC_REAL_BENCHMARK"
 ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "HF_HUB_OFFLINE": "1",
@@ -77,7 +74,7 @@ def workload(folder: Path) -> dict[str, t.Any]:
     }
 
 
-@pytest.mark.skipif(not os.environ.get(LONG), reason=f"two starts of the real engine: make test-long sets {LONG}")
+@pytest.mark.long("two starts of the real engine")
 def test_three_levels_with_a_draft_against_none(server: Server, controller: Controller, tmp_path: Path) -> None:
     work = workload(tmp_path)
     start(server, "")

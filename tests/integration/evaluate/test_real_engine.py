@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import typing as t
 
@@ -17,8 +16,8 @@ from ansible_collections.specdec.serving.tests.support.cpu_engine import build, 
 from ansible_collections.specdec.serving.tests.support.lab.client import Host, LabError, up
 from ansible_collections.specdec.serving.tests.support.observer import units
 
-#: Set by `make test-long`: two starts of the real engine take minutes.
-LONG = "SPECDEC_REAL_EVALUATION"
+pytestmark = pytest.mark.long("two starts of the real engine")
+
 PYTHON = "/usr/local/bin/engine-python"
 ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -36,8 +35,6 @@ DRAFT = "--speculative-algorithm STANDALONE --speculative-draft-model-path /srv/
 
 @pytest.fixture(scope="module")
 def real_host() -> Host:
-    if not os.environ.get(LONG):
-        pytest.skip(f"two starts of the real engine: make test-long sets {LONG}")
     try:
         engine, models = installed.engine(), installed.models()
         host = up(["evaluate-real"], volumes=(*units.VOLUMES, f"{engine}:/srv/engine:ro", f"{models}:/srv/models:ro"))[

@@ -33,8 +33,8 @@ from ansible_collections.specdec.serving.plugins.plugin_utils._trial_plan import
 from ansible_collections.specdec.serving.tests.support.postgresql import cluster as postgresql
 from ansible_collections.specdec.serving.tests.support.toolchain.packages import MissingPackageError
 
-#: Set by `make test-long`: it may have to install PostgreSQL.
-LONG = "SPECDEC_POSTGRESQL"
+#: `make test` starts no server of a database.
+_postgresql = pytest.mark.long("a PostgreSQL server, which may have to be installed")
 CONFIGURATIONS = 16
 SWEEP = load_sweep(
     f"instance: a\nspace: {{block: {list(range(CONFIGURATIONS))}}}\nworkloads: [w]\nlevels: [1]\n", path="s.yml"
@@ -50,8 +50,6 @@ _PROCESSES = multiprocessing.get_context("fork")
 
 @pytest.fixture(scope="session")
 def database() -> Iterator[postgresql.Cluster]:
-    if not os.environ.get(LONG):
-        pytest.skip(f"a PostgreSQL server, which may have to be installed: make test-long sets {LONG}")
     try:
         with postgresql.running() as cluster:
             cluster.sql(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
@@ -66,7 +64,7 @@ def emptied(database: postgresql.Cluster) -> postgresql.Cluster:
     return database
 
 
-@pytest.fixture(params=["journal", "postgresql"])
+@pytest.fixture(params=["journal", pytest.param("postgresql", marks=_postgresql)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "journal":
         return str(tmp_path / "trials.journal")
@@ -187,6 +185,7 @@ def told(storage: str) -> str:
     return text
 
 
+@_postgresql
 def test_a_wrong_password_a_missing_database_and_one_without_rights(emptied: postgresql.Cluster) -> None:
     assert 'password authentication failed for user "sweeper"' in told(emptied.url(USER, "wrong-planted", DATABASE))
     assert 'database "nowhere" does not exist' in told(emptied.url(USER, QUOTED, "nowhere"))
@@ -196,11 +195,13 @@ def test_a_wrong_password_a_missing_database_and_one_without_rights(emptied: pos
     assert "permission denied for schema public" in told(emptied.url(USER, QUOTED, "foreign_one"))
 
 
+@_postgresql
 def test_a_password_from_the_environment(emptied: postgresql.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     assert study(f"postgresql://{USER}@127.0.0.1:{emptied.port}/{DATABASE}").plan([{}])
 
 
+@_postgresql
 def test_a_server_that_goes_away_and_comes_back(emptied: postgresql.Cluster) -> None:
     storage = emptied.url(USER, QUOTED, DATABASE)
     me = owner_of(os.getpid())
@@ -218,6 +219,7 @@ def test_a_server_that_goes_away_and_comes_back(emptied: postgresql.Cluster) -> 
     assert (row.number, row.state, row.attempt) == (claim.number, COMPLETE, 1)
 
 
+@_postgresql
 def test_a_connection_that_ends_within_a_transaction(emptied: postgresql.Cluster) -> None:
     one = study(emptied.url(USER, QUOTED, DATABASE))
     one.plan([{}])
@@ -236,6 +238,7 @@ def test_a_connection_that_ends_within_a_transaction(emptied: postgresql.Cluster
     assert one.rows()[0].state == "waiting"
 
 
+@_postgresql
 def test_a_lock_that_another_one_holds(emptied: postgresql.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = emptied.url(USER, QUOTED, DATABASE)
     monkeypatch.setattr(_study_storage, "_LOCK_WAIT_S", 1.0)

@@ -15,8 +15,8 @@ import pytest
 
 from ansible_collections.specdec.serving.tests.integration.sweep.conftest import HOLD_S, UNIT, Sweeping, verdicts
 
-LONG = "SPECDEC_SWEEP_KILLS"
-_minutes = pytest.mark.skipif(not os.environ.get(LONG), reason=f"it takes minutes: make test-long sets {LONG}")
+pytestmark = pytest.mark.long("each waits for a host that restores itself")
+
 #: Whatever the trial is, it is not the instance's own.
 _TRIAL = "--speculative-dflash-block-size=4"
 
@@ -48,7 +48,6 @@ def _goes_on(sweeping: Sweeping, again_of: str = "") -> None:
     assert sweeping.is_own()
 
 
-@_minutes
 def test_a_controller_that_stands_still_loses_the_trial(
     measuring: tuple[Sweeping, subprocess.Popen[bytes]],
 ) -> None:
@@ -74,7 +73,6 @@ def test_a_controller_that_stands_still_loses_the_trial(
     _goes_on(sweeping, again_of="trial_expired")
 
 
-@_minutes
 def test_a_host_that_reboots_in_mid_sweep(measuring: tuple[Sweeping, subprocess.Popen[bytes]]) -> None:
     sweeping, process = measuring
     try:
@@ -90,7 +88,6 @@ def test_a_host_that_reboots_in_mid_sweep(measuring: tuple[Sweeping, subprocess.
     _goes_on(sweeping)
 
 
-@_minutes
 def test_a_deployment_ends_what_a_killed_sweep_left(measuring: tuple[Sweeping, subprocess.Popen[bytes]]) -> None:
     sweeping, process = measuring
     sweeping.kill(process)

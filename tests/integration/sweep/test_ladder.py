@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import typing as t
 
@@ -20,11 +19,7 @@ from ansible_collections.specdec.serving.tests.integration.sweep.conftest import
     verdicts,
 )
 
-#: Set by `make test-long`: each configuration is a start and a measurement.
-LONG = "SPECDEC_LONG_SWEEPS"
-pytestmark = pytest.mark.skipif(
-    not os.environ.get(LONG), reason=f"ten starts and measurements: make test-long sets {LONG}"
-)
+pytestmark = pytest.mark.long("ten starts and measurements")
 
 DFLASH = {
     "speculative_algorithm": "DFLASH",

@@ -8,7 +8,6 @@ Ranked by acceptance length, which does not depend on what else the machine does
 
 from __future__ import annotations
 
-import os
 import re
 import typing as t
 from pathlib import Path
@@ -22,8 +21,6 @@ from ansible_collections.specdec.serving.tests.integration.role.conftest import 
 from ansible_collections.specdec.serving.tests.integration.sweep.conftest import Sweeping
 from ansible_collections.specdec.serving.tests.support.cpu_engine import build, installed
 
-#: Set by `make test-long`: each configuration is a start of the real engine.
-LONG = "SPECDEC_LONG_SWEEPS"
 HOST = "sweep-real"
 PORT = 31750
 UNIT = "sglang-tiny.service"
@@ -89,7 +86,7 @@ def sweeping(tmp_path: Path) -> t.Iterator[Sweeping]:
     deployment.play("stop.yml")
 
 
-@pytest.mark.skipif(not os.environ.get(LONG), reason=f"six starts of the real engine: make test-long sets {LONG}")
+@pytest.mark.long("six starts of the real engine")
 def test_a_sweep_of_the_real_engine(sweeping: Sweeping, tmp_path: Path) -> None:
     before = sweeping.host.exec(["cat", f"/etc/systemd/system/{UNIT}"]).stdout
     (tmp_path / "questions.yml").write_text(yaml.safe_dump(workload(tmp_path)))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -15,9 +14,7 @@ from ansible_collections.specdec.serving.tests.integration.role.conftest import 
 from ansible_collections.specdec.serving.tests.support.lab.client import Host
 from ansible_collections.specdec.serving.tests.support.sweeps import playbook, twelve
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("SPECDEC_LONG_SWEEPS"), reason="it takes ten minutes: make test-long"
-)
+pytestmark = pytest.mark.long("fifteen starts, with their time-outs")
 
 
 @pytest.fixture

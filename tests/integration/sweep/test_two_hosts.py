@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import typing as t
@@ -28,8 +27,10 @@ from ansible_collections.specdec.serving.tests.support.lab.client import Host
 from ansible_collections.specdec.serving.tests.support.postgresql import cluster as postgresql
 from ansible_collections.specdec.serving.tests.support.toolchain.packages import MissingPackageError
 
-#: Set by `make test-long`: how many configurations two hosts share.
-LONG = "SPECDEC_TWO_HOSTS"
+pytestmark = pytest.mark.long("sweeps on two hosts")
+
+#: Two hosts share them: so many that what each host does once weighs little.
+CONFIGURATIONS = 16
 #: Of a start; a tenth of the story's 210 s.
 SCALE = "0.1"
 #: At most so much of one host's time.
@@ -40,8 +41,6 @@ PASSWORD, QUOTED = "planted/p%w-1", "planted%2Fp%25w-1"
 
 @pytest.fixture(scope="module")
 def second_host(sweep_host: Host) -> Host:
-    if not os.environ.get(LONG):
-        pytest.skip(f"sweeps on two hosts take many minutes: make test-long sets {LONG}")
     return measuring_host("sweep-2")
 
 
@@ -73,11 +72,10 @@ def rows(output: str) -> list[tuple[int, str, str]]:
 def test_two_hosts_take_little_more_than_half_the_time(
     both: Sweeping, second_host: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    count = int(os.environ[LONG])
     took, shared = {}, []
     for name, limit in (("one", "one"), ("both", "one,two")):
         # Equal trials: a variable that nothing heeds. Each sweep is a study of its own.
-        both.write({"env.SWEEP_TEST": [f"{name}-{number}" for number in range(count)]})
+        both.write({"env.SWEEP_TEST": [f"{name}-{number}" for number in range(CONFIGURATIONS)]})
         began = time.monotonic()
         swept = both.sweep("--limit", limit, timeout=3000, study=name)
         took[name] = time.monotonic() - began
@@ -85,18 +83,18 @@ def test_two_hosts_take_little_more_than_half_the_time(
         shared = rows(swept.output)
         assert all(verdict == "complete" for _number, _host, verdict in shared), swept.output[-6000:]
         # The instance as it is: first, in the middle and at the end; with two hosts on each of them first and at its end.
-        assert len(shared) == count + (3 if name == "one" else 4), swept.output[-6000:]
+        assert len(shared) == CONFIGURATIONS + (3 if name == "one" else 4), swept.output[-6000:]
     hosts = Counter(host for _number, host, _verdict in shared)
     ratio = took["both"] / took["one"]
     with capsys.disabled():
         print(
-            f"\n{count} configurations on one host in {took['one']:.0f} s, on two in {took['both']:.0f} s:"
+            f"\n{CONFIGURATIONS} configurations on one host in {took['one']:.0f} s, on two in {took['both']:.0f} s:"
             f" {ratio:.3f} (goal {GOAL}); trials by host {dict(hosts)}"
         )
     # Each trial left one record, of the host that the table names.
     records = both.records()
-    assert len(records) == 2 * count + 3 + 4
-    assert Counter(record["host"]["name"] for record in records) == hosts + Counter(one=count + 3)
+    assert len(records) == 2 * CONFIGURATIONS + 3 + 4
+    assert Counter(record["host"]["name"] for record in records) == hosts + Counter(one=CONFIGURATIONS + 3)
     assert both.is_own()
     assert Sweeping(Deployment(second_host, both.folder), both.folder).is_own()
     assert ratio <= GOAL

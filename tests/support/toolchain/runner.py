@@ -150,16 +150,16 @@ def _first_attempts(lines: t.Sequence[str]) -> list[str]:
     return list(lines[start + 1 :])
 
 
-def count_step(*, step: Step, status: int | None, junit: Path, reason: str) -> tuple[Count, str]:
+def count_step(*, step: Step, status: int | None, junit: Path, reason: str, limit: str = "") -> tuple[Count, str]:
     """Return what an ended step counts, and what is wrong with it beyond its failed tests.
 
-    ``status`` is None for a step that was stopped at its limit.
+    ``status`` is None for a step that was stopped at a limit; ``limit`` says at which, "" = its own.
     """
     if step.may_skip and status == SKIPPED_STATUS:
         return Count(skipped=1, reasons={reason: 1}), ""
     why = ""
     if status is None:
-        why = f"stopped after its limit of {step.limit_s:.0f} s"
+        why = f"stopped after {limit or f'its limit of {step.limit_s:.0f} s'}"
     elif status < 0:
         why = f"ended by signal {-status}"
     elif status > 0:
@@ -203,7 +203,11 @@ class _Running(t.NamedTuple):
 
 
 class Runner:
-    """Runs steps. ``say`` gets one line at a time; ``monotonic`` and ``sleep`` are the clock."""
+    """Runs steps. ``say`` gets one line at a time; ``monotonic`` and ``sleep`` are the clock.
+
+    After ``limit_s`` seconds what still runs is stopped and what waits is dropped; both count as failed, so that whoever
+    ends us from outside does not take away what the others said.
+    """
 
     def __init__(
         self,
@@ -213,6 +217,7 @@ class Runner:
         slots: int,
         environ: t.Mapping[str, str],
         say: t.Callable[[str], None],
+        limit_s: float | None = None,
         monotonic: t.Callable[[], float] = time.monotonic,
         sleep: t.Callable[[float], None] = time.sleep,
     ) -> None:
@@ -221,6 +226,7 @@ class Runner:
         self._slots = slots
         self._environ = environ
         self._say = say
+        self._limit_s = limit_s
         self._monotonic = monotonic
         self._sleep = sleep
         self._started = monotonic()
@@ -233,7 +239,7 @@ class Runner:
         beat = self._monotonic()
         try:
             while waiting or running:
-                results += self._drop_blocked(waiting, results)
+                results += self._drop_late(waiting) if self._late else self._drop_blocked(waiting, results)
                 self._start_ready(waiting, running, results)
                 for item in list(running):
                     result = self._look_at(item)
@@ -277,6 +283,21 @@ class Runner:
             dropped.append(Result(step=step, count=count, status=None, elapsed_s=0.0, log=self._log(step), why=why))
         return dropped
 
+    @property
+    def _late(self) -> str:
+        """The limit of all steps that has passed, "" = none."""
+        passed = self._limit_s is not None and self._monotonic() - self._started >= self._limit_s
+        return f"the limit of {self._limit_s:.0f} s for all steps" if passed else ""
+
+    def _drop_late(self, waiting: list[Step]) -> list[Result]:
+        why, dropped = f"not run: {self._late} has passed", []
+        for step in waiting:
+            self._line("FAIL", f"{step.name}: {why}")
+            count = Count(failed=1, failures=(f"{step.name}: {why}",))
+            dropped.append(Result(step=step, count=count, status=None, elapsed_s=0.0, log=self._log(step), why=why))
+        waiting.clear()
+        return dropped
+
     def _log(self, step: Step) -> Path:
         return self._logs / f"{step.name.replace(' ', '-').replace('/', '-')}.log"
 
@@ -311,11 +332,13 @@ class Runner:
         status = item.process.poll()
         elapsed = self._monotonic() - item.started
         if status is None:
-            if elapsed < item.step.limit_s:
+            if elapsed < item.step.limit_s and not self._late:
                 return None
             self._stop(item.process)
         lines = item.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        count, why = count_step(step=item.step, status=status, junit=item.junit, reason=_skip_reason(lines))
+        count, why = count_step(
+            step=item.step, status=status, junit=item.junit, reason=_skip_reason(lines), limit=self._late
+        )
         result = Result(step=item.step, count=count, status=status, elapsed_s=elapsed, log=item.log, why=why)
         mark = "FAIL" if count.failed else "skip" if result.skipped else "pass"
         told = f" ({count.summary()})" if item.step.writes_junit else ""

@@ -22,21 +22,15 @@ from ansible_collections.specdec.serving.tests.support.toolchain.runner import R
 
 #: The variable that carries a tier's seed to every step. Set it to repeat a run.
 SEED = "SPECDEC_SEED"
+#: The variable that says after how many seconds a tier ends, whatever still runs.
+LIMIT_S = "SPECDEC_LIMIT_S"
 #: The variable that says how many restart races are run.
 RACES = "SPECDEC_RACES"
-#: The variable that has the real engine measured.
-REAL_BENCHMARK = "SPECDEC_REAL_BENCHMARK"
-#: The variable that has sweeps run that take minutes: of the real engine, of many configurations, and from a working configuration to the best one.
-LONG_SWEEPS = "SPECDEC_LONG_SWEEPS"
-#: The variable that has the real engine's greedy parity evaluated.
-REAL_EVALUATION = "SPECDEC_REAL_EVALUATION"
+#: The variable that has tests run as well that are marked as long.
+LONG = "SPECDEC_LONG"
 #: The variable that says how many deployments are killed at random moments; with it all task boundaries are tried as well.
 KILLS = "SPECDEC_KILLS"
-#: The variable that has a PostgreSQL server started, and installed where it is missing.
-POSTGRESQL = "SPECDEC_POSTGRESQL"
-#: The variable that says how many configurations two hosts share.
-TWO_HOSTS = "SPECDEC_TWO_HOSTS"
-#: The variable that says how often sweeps are killed; with it those interruptions are tried as well that take minutes.
+#: The variable that says how often sweeps are killed.
 SWEEP_KILLS = "SPECDEC_SWEEP_KILLS"
 #: The variable that lets each test session remove the lab hosts that it made.
 REMOVE_HOSTS = "SPECDEC_REMOVE_HOSTS"
@@ -49,6 +43,8 @@ _LAB = "tests/support/lab/lab.py"
 #: A test on lab hosts that fails is run once more, and the report names it: two at once on two cores are late at times. A step in which more
 #: than three fail is not late.
 _ONCE_MORE = ("--reruns=1", "--max-suite-reruns=3", "--rerun-show-tracebacks")
+#: Of a test on lab hosts, in seconds: one that hangs says where, and leaves the others their time.
+_HANGS_S = 900
 #: Begun first, so that none of them is left alone at the end.
 _LONGEST = ("benchmark", "boot", "controller", "sweep")
 #: Never run once more: one false verdict is one too many.
@@ -166,72 +162,51 @@ def integration(*, seed: int) -> list[Step]:
                 f"integration {folder.name}",
                 str(folder),
                 "--durations=10",
+                f"--timeout={_HANGS_S}",
                 *(() if folder.name in _FIRST_TIME_RIGHT else _ONCE_MORE),
                 seed=seed,
                 needs=others.get(folder.name, lab),
             ),
-            limit_s=3600,  # hundreds of starts, each with a wait beside it: long on a busy machine
+            limit_s=1800,  # hundreds of starts, each with a wait beside it: long on a busy machine
         )
         for folder in folders
     ]
 
 
 def long(*, seed: int) -> list[Step]:
-    """Return the steps of `make test-long`: what takes longer than `make test` may, one after the other where it is heavy."""
+    """Return the steps of `make test-long`: what takes longer than `make test` may. Each runs alone, since most of them judge times."""
     lab = ("environment", "lab image", "stand-in wheelhouse")
     client = (*lab, "cpu-engine models")
-    races = _pytest("long races", "tests/integration/races", seed=seed, needs=lab)
-    benchmark = _pytest(
-        "long benchmark",
-        "tests/integration/benchmark/test_real_engine.py",
-        seed=seed,
-        needs=client,
-    )
-    evaluation = _pytest(
-        "long evaluate",
-        "tests/integration/evaluate/test_real_engine.py",
-        seed=seed,
-        needs=client,
-    )
-    sweeps = _pytest(
-        "long sweeps",
-        "tests/integration/sweep/test_ladder.py",
-        "tests/integration/sweep/test_real_engine.py",
-        "tests/integration/sweep/test_twelve.py",
-        seed=seed,
-        needs=client,
-    )
-    killed = _pytest("long kills", "tests/integration/known_good/test_kills.py", seed=seed, needs=lab)
-    swept = _pytest(
-        "long killed sweeps",
-        "tests/integration/sweep/test_interruptions.py",
-        "tests/integration/sweep/test_sweep_kills.py",
-        seed=seed,
-        needs=client,
-    )
-    database = _pytest(
-        "long postgresql", "tests/integration/storage/test_controllers.py", seed=seed, needs=("environment",)
-    )
-    two_hosts = _pytest(
-        "long two hosts",
-        "tests/integration/storage/test_hosts.py",
-        "tests/integration/sweep/test_two_hosts.py",
-        seed=seed,
-        needs=client,
-    )
     flood = ("python", "-m", f"{_COLLECTION}.tests.performance.flood", "--seconds", "60")
+    counted = {
+        "races": ("tests/integration/races", {RACES: os.environ.get(RACES) or "1000"}),
+        "kills": ("tests/integration/known_good/test_kills.py", {KILLS: os.environ.get(KILLS) or "50"}),
+        "killed sweeps": (
+            "tests/integration/sweep/test_sweep_kills.py",
+            {SWEEP_KILLS: os.environ.get(SWEEP_KILLS) or "20"},
+        ),
+    }
+    marked = [
+        file.relative_to(ROOT)
+        for file in sorted((ROOT / "tests" / "integration").rglob("test_*.py"))
+        if "pytest.mark.long(" in file.read_text(encoding="utf-8")
+    ]
+    steps = [
+        *(
+            dataclasses.replace(_pytest(f"long {name}", path, seed=seed, needs=client), environ=environ)
+            for name, (path, environ) in counted.items()
+        ),
+        *(
+            dataclasses.replace(
+                _pytest(f"long {file.parent.name} {file.stem}", str(file), "-m", "long", seed=seed, needs=client),
+                environ={LONG: "1"},
+            )
+            for file in marked
+        ),
+    ]
     return [
-        # Alone, since it measures how late a verdict comes.
         Step(name="long flood", argv=flood, needs=lab, slots=2, limit_s=600),
-        dataclasses.replace(races, environ={RACES: os.environ.get(RACES) or "1000"}, slots=2, limit_s=3600),
-        dataclasses.replace(killed, environ={KILLS: os.environ.get(KILLS) or "50"}, slots=2, limit_s=3600),
-        dataclasses.replace(database, environ={POSTGRESQL: "1"}, limit_s=900),
-        # Alone, since the one is measured against the other.
-        dataclasses.replace(two_hosts, environ={TWO_HOSTS: "16"}, slots=2, limit_s=3600),
-        dataclasses.replace(swept, environ={SWEEP_KILLS: os.environ.get(SWEEP_KILLS) or "20"}, slots=2, limit_s=5400),
-        dataclasses.replace(benchmark, environ={REAL_BENCHMARK: "1"}, slots=2, limit_s=1800),
-        dataclasses.replace(evaluation, environ={REAL_EVALUATION: "1"}, slots=2, limit_s=1800),
-        dataclasses.replace(sweeps, environ={LONG_SWEEPS: "1"}, slots=2, limit_s=3600),
+        *(dataclasses.replace(step, slots=2, limit_s=5400) for step in steps),
     ]
 
 
@@ -315,6 +290,9 @@ def main(argv: list[str] | None = None) -> int:
     given = os.environ.get(SEED)
     if given and not given.isdigit():
         parser.error(f"{SEED} is {given!r}: a whole number, or unset for a new one")
+    limit = os.environ.get(LIMIT_S)
+    if limit and not limit.isdigit():
+        parser.error(f"{LIMIT_S} is {limit!r}: a whole number of seconds, or unset for no limit")
     seed = int(given) if given else random.SystemRandom().randrange(2**32)
     needs = {"demo": DEMO_NEEDS[options.engine], "bench": BENCH_NEEDS}.get(options.tier)
     steps = tier_steps(options.tier, seed=seed) if needs is None else preparations(needs)
@@ -324,6 +302,7 @@ def main(argv: list[str] | None = None) -> int:
         slots=max(2, os.cpu_count() or 1),
         environ=environ(root=ROOT, seed=seed, outer=os.environ),
         say=_say,
+        limit_s=float(limit) if limit else None,
     )
     started = time.monotonic()
     if needs is not None:  # preparations only

@@ -45,9 +45,9 @@ class Ran:
 
 @pytest.fixture
 def run(tmp_path: Path) -> t.Callable[..., Ran]:
-    def _run(*steps: Step, slots: int = 2) -> Ran:
+    def _run(*steps: Step, slots: int = 2, **more: t.Any) -> Ran:
         lines: list[str] = []
-        work = runner.Runner(root=tmp_path, logs=tmp_path / "logs", slots=slots, environ={}, say=lines.append)
+        work = runner.Runner(root=tmp_path, logs=tmp_path / "logs", slots=slots, environ={}, say=lines.append, **more)
         return Ran(work.run(steps), lines)
 
     return _run
@@ -189,6 +189,13 @@ def test_a_step_past_its_limit_is_stopped_with_what_it_started(run: t.Callable[.
     assert ran.count("a").failed == 1
     state = Path("/proc", (tmp_path / "pid").read_text(), "stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_what_has_not_ended_when_the_time_is_up_fails(run: t.Callable[..., Ran]) -> None:
+    ran = run(step("quick"), step("slow", "import time; time.sleep(60)"), step("next"), slots=1, limit_s=1.0)
+    assert [ran.count(name).failed for name in ("quick", "slow", "next")] == [0, 1, 1]
+    assert ran.why("slow") == "stopped after the limit of 1 s for all steps"
+    assert ran.why("next") == "not run: the limit of 1 s for all steps has passed"
 
 
 def test_independent_steps_run_side_by_side(run: t.Callable[..., Ran], tmp_path: Path) -> None:

@@ -60,6 +60,17 @@ def test_twenty_sweeps_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(step.environ == {tiers.SWEEP_KILLS: "2"} for step in tiers.tier_steps("long", seed=1))
 
 
+def test_every_long_test_is_in_the_long_tier() -> None:
+    words = {word: step for step in tiers.tier_steps("long", seed=1) if "long" in step.argv for word in step.argv}
+    marked = [file for file in (ROOT / "tests").rglob("test_*.py") if "mark.long(" in file.read_text()]
+    marked.remove(Path(__file__).resolve())
+    assert marked
+    for file in marked:
+        step = words[str(file.relative_to(ROOT))]
+        assert step.environ == {tiers.LONG: "1"}
+        assert step.slots == 2, "what is measured beside other work is not what a person would see"
+
+
 def test_a_preparation_brings_what_it_needs() -> None:
     names = [step.name for step in tiers.preparations(["cpu-engine models"])]
     assert names == ["cpu-engine wheelhouse", "cpu-engine models"]
@@ -84,9 +95,12 @@ def test_our_tools_come_first_on_path(tmp_path: Path) -> None:
     assert environ["KEPT"] == "x"
 
 
+@pytest.mark.parametrize("name", [tiers.SEED, tiers.LIMIT_S])
 @pytest.mark.parametrize("given", ["x", "-1", "1.5"])
-def test_a_bad_seed_is_refused(given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv(tiers.SEED, given)
+def test_a_bad_number_is_refused(
+    name: str, given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, given)
     with pytest.raises(SystemExit) as caught:
         tiers.main(["lint"])
     assert caught.value.code == 2
