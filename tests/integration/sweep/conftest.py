@@ -149,6 +149,17 @@ class Sweeping:
         words = self.host.exec(["cat", f"/proc/{pid}/cmdline"], check=False).stdout.split("\0")
         return " ".join(f"{flag}={value}" for flag, value in itertools.pairwise(words) if flag.startswith("--"))
 
+    def environment(self, host: Host | None = None) -> list[str]:
+        """The running server's ``NAME=value``, on our host or on another one of the sweep."""
+        host = host or self.host
+        pid = host.exec(["systemctl", "show", "--value", "--property=MainPID", UNIT]).stdout.strip()
+        return host.exec(["cat", f"/proc/{pid}/environ"]).stdout.split("\0")
+
+    def is_measured(self) -> bool:
+        """Whether a client of SGLang's still asks the server."""
+        state = self.host.exec(["systemctl", "is-active", f"specdec-benchmark-{UNIT}"], check=False).stdout.strip()
+        return state not in ("inactive", "failed")
+
     def is_restored(self) -> bool:
         """Whether the unit's own configuration answers again, by whatever brought it back, and no trial's is in its way."""
         if "--speculative-dflash-block-size=8" not in self.arguments():

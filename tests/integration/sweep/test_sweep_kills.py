@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.specdec.serving.tests.integration.role.conftest import CHECKOUT
-from ansible_collections.specdec.serving.tests.integration.sweep.conftest import HOLD_S, UNIT, Sweeping
+from ansible_collections.specdec.serving.tests.integration.sweep.conftest import HOLD_S, Sweeping
 from ansible_collections.specdec.serving.tests.support.observer.task import interrupt
 from ansible_collections.specdec.serving.tests.support.sweeps import kills
 
 #: How many kills: SPECDEC_SWEEP_KILLS, or this.
 KILLS = 3
+#: A kill that finds its sweep at the end is tried again in the next one; so often at most.
+_TRIES = 3
 #: So many strike one sweep before it is left to end.
 _EACH = 7
 _OWN = 8
@@ -82,6 +84,7 @@ def test_no_kill_loses_or_doubles_a_trial(
     rows: list[kills.Row] = []
     sweeps, text = 0, ""
     left = list(planned)
+    missed = 0
     while left:
         study = kills.Study({}, {})
         for _number in range(min(_EACH, len(left))):
@@ -93,8 +96,11 @@ def test_no_kill_loses_or_doubles_a_trial(
             study = after
             if not phase:
                 # The run had ended, it struck nothing: once more in the next sweep, sooner.
+                missed += 1
+                assert missed < _TRIES, f"{kill} found {missed} sweeps at their end\n{text}"
                 left.insert(0, dataclasses.replace(kill, number=1, after=kill.after / 2))
                 break
+            missed = 0
             rows.append(kills.Row(kill, phase, seconds, len(after.results)))
             text = f"{len(rows)} kills, seed {seed}, {sweeps} sweeps to their end\n{kills.table(rows)}"
             (CHECKOUT / "build" / "sweep-kills.txt").write_text(text + "\n")
@@ -107,8 +113,7 @@ def test_no_kill_loses_or_doubles_a_trial(
         sweeping.points = dict(enumerate([{}, *({"speculative_dflash_block_size": block} for block in blocks)]))
         _check_figures(sweeping, done)
         assert sweeping.is_own()
-        client = sweeping.host.exec(["systemctl", "is-active", f"specdec-benchmark-{UNIT}"], check=False).stdout.strip()
-        assert client in ("inactive", "failed"), "the client of a killed measurement runs on"
+        assert not sweeping.is_measured(), "the client of a killed measurement runs on"
         sweeps += 1
         sweeping.forget()
     text = f"{len(rows)} kills, seed {seed}, {sweeps} sweeps to their end\n{kills.table(rows)}"

@@ -19,7 +19,6 @@ from ansible_collections.specdec.serving.tests.integration.benchmark.conftest im
 from ansible_collections.specdec.serving.tests.integration.role.conftest import Deployment
 from ansible_collections.specdec.serving.tests.integration.sweep.conftest import (
     SWEEP_VARIABLES,
-    UNIT,
     Sweeping,
     swept_instance,
 )
@@ -109,9 +108,7 @@ def test_the_winner_is_deployed_on_both_once_both_are_done(both: Sweeping, secon
     swept = both.sweep(sweep_apply=True, timeout=1200)
     assert swept.returncode == 0, swept.output[-6000:]
     for host in (both.host, second_host):
-        pid = host.exec(["systemctl", "show", "--value", "--property=MainPID", UNIT]).stdout.strip()
-        environment = host.exec(["cat", f"/proc/{pid}/environ"]).stdout.split("\0")
-        assert f"STAND_IN_TIMES={fast['STAND_IN_TIMES']}" in environment
+        assert f"STAND_IN_TIMES={fast['STAND_IN_TIMES']}" in both.environment(host)
 
 
 @pytest.fixture
