@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.specdec.serving.tests.integration.lab_hosts import NEVER
 from ansible_collections.specdec.serving.tests.integration.role.conftest import CHECKOUT
 from ansible_collections.specdec.serving.tests.integration.sweep.conftest import HOLD_S, Sweeping
 from ansible_collections.specdec.serving.tests.support.observer.task import interrupt
@@ -70,7 +71,7 @@ def _check_figures(sweeping: Sweeping, study: kills.Study) -> None:
             assert f"'speculative_dflash_block_size': {wanted}," in said, (number, said[:2000])
         assert record["arguments"]["speculative_dflash_block_size"] == wanted
     assert told > 0
-    assert len(starts) == len(study.results), "a start was measured for two rows"
+    assert len(starts) == len(study.results), f"{NEVER}: a start was measured for two rows"
 
 
 def test_no_kill_loses_or_doubles_a_trial(
@@ -92,7 +93,7 @@ def test_no_kill_loses_or_doubles_a_trial(
             phase = _struck(sweeping, kill)
             seconds = sweeping.wait_until_restored() if phase and kill.waits else None
             after = _journal(sweeping)
-            assert kills.lost(study, after) == [], text
+            assert kills.lost(study, after) == [], f"{NEVER}: a result is lost\n{text}"
             study = after
             if not phase:
                 # The run had ended, it struck nothing: once more in the next sweep, sooner.
@@ -107,8 +108,8 @@ def test_no_kill_loses_or_doubles_a_trial(
         swept = sweeping.sweep(timeout=900)
         assert swept.returncode == 0, f"{text}\n{swept.output[-6000:]}"
         done = _journal(sweeping)
-        assert kills.lost(study, done) == [], text
-        assert done.wrong == [], text
+        assert kills.lost(study, done) == [], f"{NEVER}: a result is lost\n{text}"
+        assert done.wrong == [], f"{NEVER}: a trial ended more than once\n{text}"
         assert len(done.results) == len(blocks) + 1, text
         sweeping.points = dict(enumerate([{}, *({"speculative_dflash_block_size": block} for block in blocks)]))
         _check_figures(sweeping, done)

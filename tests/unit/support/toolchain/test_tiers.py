@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.specdec.serving.tests.integration import lab_hosts
 from ansible_collections.specdec.serving.tests.support.toolchain import runner, tiers
 from ansible_collections.specdec.serving.tests.support.toolchain.environments import ROOT
 
@@ -58,6 +59,12 @@ def test_twenty_sweeps_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert step.environ == {tiers.SWEEP_KILLS: "20"}
     monkeypatch.setenv(tiers.SWEEP_KILLS, "2")
     assert any(step.environ == {tiers.SWEEP_KILLS: "2"} for step in tiers.tier_steps("long", seed=1))
+
+
+def test_what_must_never_happen_is_not_run_once_more() -> None:
+    steps = [step for step in tiers.tier_steps("integration", seed=1) if "--reruns=1" in step.argv]
+    assert steps
+    assert all(f"--rerun-except={lab_hosts.NEVER}" in step.argv for step in steps)
 
 
 def test_every_long_test_is_in_the_long_tier() -> None:
