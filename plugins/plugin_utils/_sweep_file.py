@@ -22,6 +22,7 @@ import yaml
 
 from ansible_collections.specdec.serving.plugins.module_utils._redact import is_secret_variable
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import OWNED_ARGS, canonical_dest
+from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES
 
 try:
     import jsonschema
@@ -411,6 +412,12 @@ class _Reader:
             numbers = parameter and (parameter.is_range or all(_is_number(value) for value in parameter.choices))
             if parameter and not numbers:
                 self.fault(("monotone", index), f"{key} has values that are no numbers, so none of them is larger")
+            causes = sorted({signature.cause for signature in SIGNATURES})
+            # Not all causes are in that table: only what is nearly the same as one of it is taken for a slip.
+            close = difflib.get_close_matches(one["cause"], causes, n=1, cutoff=0.8)
+            if close and one["cause"] not in causes:
+                text = f"no failure has the cause {one['cause']!r}; did you mean {close[0]!r}?"
+                self.fault(("monotone", index, "cause"), text)
             found.append(MonotoneRule(one["cause"], key, one.get("direction", "rising") == "rising"))
         return tuple(found)
 

@@ -297,7 +297,11 @@ class Trials:
             "study": self._options.study,
             "workloads": [{"name": name, "workload": self._workload_name(name)} for name in self._sweep.workloads],
             "gates": dataclasses.asdict(self._sweep.gates),
-            "text": self._plan_text(rows, () if check_mode else waiting),
+            "text": "\n".join(
+                [self._plan_text(rows, ())]
+                if check_mode
+                else [self._plan_text(rows, waiting), *self._asked_in_vain(rows)]
+            ),
         }
 
     def _most(self, waiting: int) -> int:
@@ -337,6 +341,17 @@ class Trials:
         if outcome is None or (outcome.state != FAILED and outcome.values is not None):
             return False
         return bool({"failed", str(row.number), outcome.cause} & set(self._options.again))
+
+    def _asked_in_vain(self, rows: Sequence[Row]) -> list[str]:
+        """What ``sweep_again`` names and no trial of the study is."""
+        causes = sorted({row.outcome.cause for row in rows if row.outcome and row.outcome.state == FAILED})
+        known = {"failed", *(str(row.number) for row in rows), *causes}
+        told = f"its causes: {', '.join(causes)}" if causes else "none of its trials failed"
+        return [
+            f"  sweep_again={word}: no trial of {self._options.study} has this number or cause; {told}"
+            for word in self._options.again
+            if word not in known
+        ]
 
     def _plan_text(self, rows: Sequence[Row], listed: Sequence[Row]) -> str:
         done = sum(row.outcome is not None for row in rows)

@@ -46,7 +46,7 @@ sampler: grid
 budget: {trials: 60, hours: 12.5}
 stop: {patience: 10, failures: 5}
 monotone:
-  - {cause: out_of_memory, parameter: mem_fraction_static}
+  - {cause: gpu_out_of_memory, parameter: mem_fraction_static}
 """
 LEAST = "instance: a\nspace:\n  tp_size: [1, 2]\nworkloads: [w]\nlevels: [1, 4]\n"
 
@@ -233,6 +233,11 @@ def test_values_of_a_range(parameter: Parameter, values: tuple[float, ...]) -> N
             LEAST.replace("[1, 2]", "[a, b]") + "monotone: [{cause: oom, parameter: tp_size}]\n",
             "no numbers",
             id="monotone words",
+        ),
+        pytest.param(
+            LEAST + "monotone: [{cause: out_of_memory, parameter: tp_size}]\n",
+            "s.yml:6: no failure has the cause 'out_of_memory'; did you mean 'gpu_out_of_memory'?",
+            id="monotone slip",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_identity_depends_on_what_ran_and_not_on_the_order() -> None:
     assert identity({"args": {"a": 1}}) != identity({"args": {"a": True}})
 
 
-MEMORY = "monotone: [{cause: out_of_memory, parameter: block}]\n"
+MEMORY = "monotone: [{cause: gpu_out_of_memory, parameter: block}]\n"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ MEMORY = "monotone: [{cause: out_of_memory, parameter: block}]\n"
 )
 def test_a_rule_of_the_user_saves_a_start(point: dict[str, t.Any], implied: bool) -> None:
     one = sweep("block: [8, 16, 32]\ntp: [1, 2]", MEMORY)
-    failed = Finished({"block": 16, "tp": 1}, cause="out_of_memory")
+    failed = Finished({"block": 16, "tp": 1}, cause="gpu_out_of_memory")
     assert implied_failure(one, point, [failed]) is (failed if implied else None)
     assert implied_failure(one, point, [Finished({"block": 16, "tp": 1}, cause="hung")]) is None
 

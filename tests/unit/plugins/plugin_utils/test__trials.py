@@ -212,7 +212,10 @@ def test_a_finished_trial_is_told_in_a_line(sweeping: Sweeping) -> None:
     sweeping.claim()
     assert sweeping.finish(0, 100.0)["text"] == "trial 0: ranked; output_tok_s 100 at level 8; best so far"
     sweeping.claim()
-    assert sweeping.finish(2, None, cause="out_of_memory", summary="rank 1")["text"] == "trial 2: out_of_memory; rank 1"
+    assert (
+        sweeping.finish(2, None, cause="gpu_out_of_memory", summary="rank 1")["text"]
+        == "trial 2: gpu_out_of_memory; rank 1"
+    )
 
 
 def test_what_cannot_be_deployed_is_claimed_with_its_faults(sweeping: Sweeping) -> None:
@@ -243,17 +246,17 @@ def test_an_instance_that_cannot_be_deployed_itself_ends_it(sweeping: Sweeping) 
 
 
 def test_rules_of_the_user_save_starts(sweeping: Sweeping) -> None:
-    sweeping.write("monotone: [{cause: out_of_memory, parameter: tp_size, direction: falling}]\n")
+    sweeping.write("monotone: [{cause: gpu_out_of_memory, parameter: tp_size, direction: falling}]\n")
     sweeping.write(
-        "monotone: [{cause: out_of_memory, parameter: block, direction: rising}]\n",
+        "monotone: [{cause: gpu_out_of_memory, parameter: block, direction: rising}]\n",
         more_space="block: [8, 16, 32]",
     )
     sweeping.plan()
-    ran = sweeping.run(lambda point: "out_of_memory" if point.get("block", 0) >= 16 else 1.0)
+    ran = sweeping.run(lambda point: "gpu_out_of_memory" if point.get("block", 0) >= 16 else 1.0)
     assert [point["block"] for point in ran if point.get("block", 0) > 8] == [16] * 4
     causes = [row["cause"] for row in sweeping.trials().shown()["trials"]]
     assert causes.count("implied") == 4
-    assert "block=16 failed for out_of_memory" in sweeping.trials().shown()["table"]
+    assert "block=16 failed for gpu_out_of_memory" in sweeping.trials().shown()["table"]
 
 
 @pytest.mark.parametrize(
@@ -374,11 +377,11 @@ def test_the_first_start_with_certain_caches_is_cold(sweeping: Sweeping) -> None
 
 def test_what_rules_saved_is_told(sweeping: Sweeping) -> None:
     sweeping.write(
-        "monotone: [{cause: out_of_memory, parameter: block}]\nexclude: [{tp_size: 1}, {tp_size: 4}, {tp_size: 8}]\n",
+        "monotone: [{cause: gpu_out_of_memory, parameter: block}]\nexclude: [{tp_size: 1}, {tp_size: 4}, {tp_size: 8}]\n",
         more_space="block: [8, 16, 32]",
     )
     sweeping.plan()
-    sweeping.run(lambda point: "out_of_memory" if point.get("block", 0) >= 16 else 1.0)
+    sweeping.run(lambda point: "gpu_out_of_memory" if point.get("block", 0) >= 16 else 1.0)
     (saved,) = sweeping.trials().shown()["savings"]
     assert saved == {"rule": "told by a rule under 'monotone'", "trials": 1, "seconds": 60.0}
 
@@ -423,8 +426,17 @@ def test_failed_trials_are_planned_again_by_cause(sweeping: Sweeping) -> None:
     sweeping.plan()
     sweeping.run(lambda point: "hung" if point.get("tp_size") else 1.0)
     assert sweeping.plan()["waiting"] == 0
-    assert sweeping.plan(again=["out_of_memory"])["waiting"] == 0
-    assert sweeping.plan(again=["hung"])["waiting"] == 3
+    assert sweeping.plan(again=["gpu_out_of_memory"])["waiting"] == 0
+    slip = sweeping.plan(again=["hnug"])
+    assert slip["waiting"] == 0
+    assert (
+        slip["text"]
+        .splitlines()[-1]
+        .endswith("sweep_again=hnug: no trial of nightly has this number or cause; its causes: hung")
+    )
+    again = sweeping.plan(again=["hung"])
+    assert again["waiting"] == 3
+    assert "sweep_again" not in again["text"]
 
 
 def test_a_host_that_drifts_is_told(sweeping: Sweeping) -> None:
