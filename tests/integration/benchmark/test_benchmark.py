@@ -220,6 +220,7 @@ esac
 """
 
 
+@pytest.mark.long("one rule more, which unit tests have as well")
 def test_a_gpu_that_is_throttled(server: Server, controller: Controller) -> None:
     server.stand_in(decode_step=0.05)
     server.host.write_file("/usr/bin/nvidia-smi", HOT_CARD, mode="0755")
@@ -258,6 +259,7 @@ def test_foreign_requests(server: Server, controller: Controller) -> None:
     assert "foreign_requests" in rules(answer["levels"][0])
 
 
+@pytest.mark.long("a connection that is cut for half a minute")
 def test_a_connection_that_is_lost_and_found(server: Server, controller: Controller) -> None:
     server.stand_in(decode_step=0.02)
     process = controller.start(server, workload={**FIXED, "output_length": 150})
@@ -269,7 +271,10 @@ def test_a_connection_that_is_lost_and_found(server: Server, controller: Control
     assert answer["valid"], answer["levels"]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sent",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.long("Ctrl-C; kill -9 is the harder of the two")), signal.SIGKILL],
+)
 def test_nothing_stays_when_the_play_ends(server: Server, controller: Controller, sent: signal.Signals) -> None:
     server.stand_in(decode_step=0.05)
     process = controller.start(server, workload={**FIXED, "output_length": 1000})

@@ -129,6 +129,7 @@ def test_a_server_that_crashes_at_boot_is_given_up_and_told_and_healed(machine: 
     assert machine.play().recap(machine.host.name)["changed"] == 0
 
 
+@pytest.mark.long("two boots more")
 def test_a_wrong_argument_at_boot_is_tried_once(machine: Machine) -> None:
     """Status 2: RestartPreventExitStatus=."""
     assert machine.deploy(instance()).returncode == 0
@@ -149,6 +150,7 @@ def test_a_wrong_argument_at_boot_is_tried_once(machine: Machine) -> None:
     assert machine.play().recap(machine.host.name)["changed"] == 0
 
 
+@pytest.mark.long("two boots more")
 def test_a_model_that_is_not_mounted_is_told_by_name(machine: Machine) -> None:
     late_mount(machine, "stand-in-target")
     assert machine.deploy(instance(model_path="/mnt/models/stand-in-target")).returncode == 0
@@ -197,7 +199,7 @@ def test_files_written_before_the_power_went_are_what_runs_after(machine: Machin
         assert machine.shown("sglang-a.service", "InvocationID")["InvocationID"] == shown["InvocationID"]
 
 
-@pytest.mark.parametrize("moment", ["waiting", "restarting"])
+@pytest.mark.parametrize("moment", [pytest.param("waiting", marks=pytest.mark.long("another moment")), "restarting"])
 def test_power_that_goes_during_a_deployment(machine: Machine, moment: str) -> None:
     """The play loses its host, says so, and the next one finishes the work."""
     assert machine.deploy(instance()).returncode == 0

@@ -26,7 +26,13 @@ BARE = {"ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=60s"}
 # ---- silence
 
 
-@pytest.mark.parametrize("environment", [{}, BARE], ids=["ansible.cfg", "bare"])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({}, id="ansible.cfg"),
+        pytest.param(BARE, id="bare", marks=pytest.mark.long("another configuration of ssh")),
+    ],
+)
 def test_a_host_that_falls_silent_for_a_while_is_waited_for(controller: t.Any, environment: dict[str, str]) -> None:
     controller.server.start(A, loads_for=40)
     play = controller.start(A, environment=environment, timeout="120")
@@ -40,6 +46,7 @@ def test_a_host_that_falls_silent_for_a_while_is_waited_for(controller: t.Any, e
     assert lost.at < play.lines[-1].at
 
 
+@pytest.mark.long("a host that is silent for a minute")
 def test_a_silent_host_does_not_hold_up_the_others(controller: t.Any) -> None:
     controller.server.start(A, loads_for=300)
     controller.server.start(B, loads_for=25)

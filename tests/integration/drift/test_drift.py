@@ -113,6 +113,7 @@ def test_the_inventory_changed_and_was_not_deployed(deployed: Deployment) -> Non
     heal(deployed)
 
 
+@pytest.mark.long("one difference more")
 def test_another_engine(deployed: Deployment) -> None:
     deployed.variables["sglang_wheelhouse"] = WHEELHOUSE
     (row,) = status(deployed).rows
@@ -191,6 +192,7 @@ def test_another_model_is_served(deployed: Deployment) -> None:
     assert deployed.play().recap("role")["changed"] == 0
 
 
+@pytest.mark.long("one difference more")
 def test_boot_and_what_does_not_run(deployed: Deployment) -> None:
     shell(deployed, "systemctl disable --quiet sglang-a.service")
     assert status(deployed).rows == [Row("start at boot", "UnitFileState", "enabled", "disabled", "deploy")]

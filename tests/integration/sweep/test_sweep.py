@@ -58,6 +58,7 @@ def test_what_fails_is_a_row_and_the_sweep_goes_on(sweeping: Sweeping) -> None:
     assert "failed=0" in swept.output
 
 
+@pytest.mark.long("a reboot")
 def test_a_reboot_ends_a_trial(sweeping: Sweeping) -> None:
     sweeping.write({"speculative_dflash_block_size": [4]})
     process = sweeping.start()

@@ -9,6 +9,8 @@ import json
 import re
 import subprocess
 
+import pytest
+
 from ansible_collections.specdec.serving.tests.integration.sweep.conftest import HOLD_S, UNIT, Sweeping
 
 
@@ -17,6 +19,7 @@ def _ended(process: subprocess.Popen[bytes], sweeping: Sweeping, *, within: floa
     return sweeping.output.read_text(errors="replace")
 
 
+@pytest.mark.long("a sweep more")
 def test_a_way_back_that_fails_is_told_at_the_end(sweeping: Sweeping) -> None:
     sweeping.deployment.variables["sglang_trial_hold"] = HOLD_S
     sweeping.write({"no_such_argument": [1]})

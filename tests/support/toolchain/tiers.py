@@ -185,6 +185,7 @@ def long(*, seed: int) -> list[Step]:
             "tests/integration/sweep/test_sweep_kills.py",
             {SWEEP_KILLS: os.environ.get(SWEEP_KILLS) or "20"},
         ),
+        "shared study": ("tests/integration/storage/test_hosts.py", {LONG: "1"}),
     }
     marked = [
         file.relative_to(ROOT)
