@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+#: With it those tests run as well that are marked as long.
+LONG = "SPECDEC_LONG"
 SEED = int(os.environ.get("SPECDEC_SEED") or random.SystemRandom().randrange(2**32))
 
 
@@ -21,6 +23,13 @@ def pytest_configure() -> None:
     tools = str(Path(sys.executable).parent)
     if tools not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([tools, os.environ.get("PATH", os.defpath)])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long ones to `make test-long`."""
+    for item in items if not os.environ.get(LONG) else ():
+        for marker in item.iter_markers("long"):
+            item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]}: make test-long sets {LONG}"))
 
 
 def pytest_report_header() -> str:

@@ -17,6 +17,8 @@ from testinfra.host import Host
 
 from ansible_collections.specdec.serving.tests.testinfra.conftest import Instance, Run, ready_task, restart_task, until
 
+pytestmark = pytest.mark.long("each a failed start of the real engine and a good one")
+
 COPY = "/srv/copied-model"
 FOREIGN = "foreign-server.service"
 TIMEOUT_S = 300

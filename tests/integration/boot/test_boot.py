@@ -82,6 +82,7 @@ def test_servers_come_up_in_order_and_the_next_deployment_changes_nothing(machin
     assert play.recap(machine.host.name)["changed"] == 0
 
 
+@pytest.mark.long("a boot more")
 def test_what_is_not_enabled_stays_down(machine: Machine) -> None:
     play = machine.deploy(instance(), sglang_enabled=False)
     assert play.returncode == 0, play.output

@@ -91,6 +91,7 @@ TWICE = [
 ]
 
 
+@pytest.mark.long("a deployment more")
 def test_the_role_run_twice_in_a_play_tries_all_of_it_each_time(refusing: Machine) -> None:
     """What was refused before is asked of the host again, and of two hosts each keeps its own."""
     deployment = refusing.deployment

@@ -235,6 +235,7 @@ def test_a_server_that_dies_in_the_middle_is_named(server: t.Any, task: t.Any) -
     assert "killed by signal 9" in answer["msg"]
 
 
+@pytest.mark.long("a connection that is cut for half a minute")
 def test_a_dropped_connection_loses_no_answer(server: t.Any, task: t.Any) -> None:
     server.start(script(), decode_step=0.005)
     process = task.start(concurrency=2)

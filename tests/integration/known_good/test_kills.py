@@ -18,7 +18,7 @@ from ansible_collections.specdec.serving.tests.integration.lab_hosts import NEVE
 from ansible_collections.specdec.serving.tests.support.known_good import kills
 
 #: How many kills at random moments: SPECDEC_KILLS, or this; with SPECDEC_KILLS also those at every task boundary.
-KILLS = 6
+KILLS = 3
 #: Between these tasks something is on its way; the other boundaries only repeat what was there before or after.
 BOUNDARIES = (
     "Write the units",

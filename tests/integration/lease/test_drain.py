@@ -25,7 +25,7 @@ def serving(lab: Lab) -> Lab:
     return lab
 
 
-@pytest.mark.parametrize("pipelining", ["1", "0"])
+@pytest.mark.parametrize("pipelining", ["1", pytest.param("0", marks=pytest.mark.long("files instead of a pipe"))])
 def test_stop_lets_requests_end(serving: Lab, pipelining: str) -> None:
     client = serving.request(8)
     play = serving.play("stop.yml", "-v", environment={"ANSIBLE_PIPELINING": pipelining})
@@ -92,6 +92,7 @@ def test_a_restart_waits_and_tells_the_number(serving: Lab) -> None:
     assert clients[2].waits()
 
 
+@pytest.mark.long("a drain more")
 def test_port_and_key_are_those_of_the_server_that_runs(lab: Lab) -> None:
     lab.variables["sglang_instances"] = [slow_instance(api_key=KEY, admin_api_key=ADMIN_KEY)]
     assert lab.play().returncode == 0
@@ -104,6 +105,7 @@ def test_port_and_key_are_those_of_the_server_that_runs(lab: Lab) -> None:
         assert key not in play.output
 
 
+@pytest.mark.long("a drain more")
 def test_a_server_that_cannot_be_asked_is_stopped_all_the_same(lab: Lab) -> None:
     fault = {"on": ["/v1/loads", "/get_load", "/metrics"], "do": "delay"}
     lab.variables["sglang_instances"] = [

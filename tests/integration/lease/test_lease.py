@@ -61,7 +61,13 @@ def test_two_at_once(lab: Lab) -> None:
     assert f"Description=run-{1 - winner}\n" in lab.unit_text()
 
 
-@pytest.mark.parametrize("pipelining", [{}, WITHOUT_PIPELINING], ids=["pipelining", "files"])
+@pytest.mark.parametrize(
+    "pipelining",
+    [
+        pytest.param({}, id="pipelining"),
+        pytest.param(WITHOUT_PIPELINING, id="files", marks=pytest.mark.long("files instead of a pipe")),
+    ],
+)
 def test_one_that_was_killed_stands_in_nobodys_way(lab: Lab, pipelining: dict[str, str]) -> None:
     lab.variables["sglang_instances"] = [slow_instance(env=FOR_EVER)]
     with lab.beside(environment=pipelining) as killed:

@@ -11,6 +11,8 @@ import re
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from ansible_collections.specdec.serving.tests.integration.per_gpu.conftest import UUIDS, entry
 from ansible_collections.specdec.serving.tests.integration.role.conftest import Deployment, Play
 from ansible_collections.specdec.serving.tests.support.stand_in.inventory import instance
@@ -229,6 +231,7 @@ def test_what_left_the_list(deployment: Deployment) -> None:
     assert deployment.host.exec(["sh", "-c", files], check=False).stdout == "sglang-theirs.service\n"
 
 
+@pytest.mark.long("a way back more")
 def test_all_gpus_of_an_entry_go_back(deployment: Deployment) -> None:
     deployment.variables["sglang_instances"] = [entry(gpus=[0, 1], api_key=KEY)]
     works(deployment.play())

@@ -38,6 +38,7 @@ def test_a_sweep_and_the_way_back(sweeping: Sweeping) -> None:
     assert len(sweeping.records()) == 2
 
 
+@pytest.mark.long("a sweep of which the twelve configurations are a longer one")
 def test_what_fails_is_a_row_and_the_sweep_goes_on(sweeping: Sweeping) -> None:
     dies = {"at": "ready", "after_s": 1, "do": "exit", "code": 3}
     sweeping.write(

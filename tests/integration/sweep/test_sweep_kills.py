@@ -21,7 +21,7 @@ from ansible_collections.specdec.serving.tests.support.observer.task import inte
 from ansible_collections.specdec.serving.tests.support.sweeps import kills
 
 #: How many kills: SPECDEC_SWEEP_KILLS, or this.
-KILLS = 3
+KILLS = 2
 #: A kill that finds its sweep at the end is tried again in the next one; so often at most.
 _TRIES = 3
 #: So many strike one sweep before it is left to end.

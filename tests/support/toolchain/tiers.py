@@ -205,9 +205,14 @@ def long(*, seed: int) -> list[Step]:
             for file in marked
         ),
     ]
+    scenarios = [
+        dataclasses.replace(step, name=f"long {step.name}", environ={**step.environ, LONG: "1"})
+        for step in molecule()
+        if step.name == "molecule real_engine"
+    ]
     return [
         Step(name="long flood", argv=flood, needs=lab, slots=2, limit_s=600),
-        *(dataclasses.replace(step, slots=2, limit_s=5400) for step in steps),
+        *(dataclasses.replace(step, slots=2, limit_s=5400) for step in (*scenarios, *steps)),
     ]
 
 

@@ -68,14 +68,16 @@ def test_what_must_never_happen_is_not_run_once_more() -> None:
 
 
 def test_every_long_test_is_in_the_long_tier() -> None:
-    words = {word: step for step in tiers.tier_steps("long", seed=1) if "long" in step.argv for word in step.argv}
-    marked = [file for file in (ROOT / "tests").rglob("test_*.py") if "mark.long(" in file.read_text()]
-    marked.remove(Path(__file__).resolve())
+    steps = tiers.tier_steps("long", seed=1)
+    words = {word: step for step in steps if "long" in step.argv for word in step.argv}
+    marked = [file for file in (ROOT / "tests" / "integration").rglob("test_*.py") if "mark.long(" in file.read_text()]
     assert marked
     for file in marked:
         step = words[str(file.relative_to(ROOT))]
         assert step.environ == {tiers.LONG: "1"}
         assert step.slots == 2, "what is measured beside other work is not what a person would see"
+    (scenario,) = [step for step in steps if step.name == "long molecule real_engine"]
+    assert scenario.environ[tiers.LONG] == "1"
 
 
 def test_a_preparation_brings_what_it_needs() -> None:
