@@ -37,7 +37,7 @@ test: $(LINK) ## run everything: lint, unit and integration tests, Molecule, the
 	@SPECDEC_SEED=$(SEED) $(TOOLCHAIN).tiers test
 
 .PHONY: test-long
-test-long: $(LINK) ## run what takes longer: 1,000 restart races, 50 killed deployments, 20 killed sweeps, sweeps on two hosts and on PostgreSQL, a minute of 10,000 log lines a second; SEED=, RACES=, KILLS= and SWEEP_KILLS= repeat or shorten
+test-long: $(LINK) ## run what takes longer: tests marked as long, 1,000 restart races, 50 killed deployments, 20 killed sweeps, a minute of 10,000 log lines a second; SEED=, RACES=, KILLS= and SWEEP_KILLS= repeat or shorten
 	@SPECDEC_SEED=$(SEED) SPECDEC_RACES=$(RACES) SPECDEC_KILLS=$(KILLS) SPECDEC_SWEEP_KILLS=$(SWEEP_KILLS) $(TOOLCHAIN).tiers long
 
 .PHONY: bench
