@@ -117,6 +117,8 @@ def test_a_sweep_that_measured_nothing_fails(sweeping: Sweeping) -> None:
     print(swept.output.replace("\\n", "\n"))
     assert swept.returncode == 2
     assert "None of the 2 trials of nightly was measured to its end" in swept.output
+    assert verdicts(swept.output)[1] == "rejected"
+    assert "checked_in_s" not in swept.output, "all that the check found was printed with what it refused"
     assert sweeping.is_own()
 
 

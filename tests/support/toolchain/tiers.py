@@ -46,7 +46,7 @@ _ONCE_MORE = ("--reruns=1", "--max-suite-reruns=3", "--rerun-show-tracebacks", "
 #: Of a test on lab hosts, in seconds: one that hangs says where, and leaves the others their time.
 _HANGS_S = 900
 #: Begun first, so that none of them is left alone at the end.
-_LONGEST = ("benchmark", "boot", "controller", "sweep")
+_LONGEST = ("benchmark", "boot", "controller", "known_good", "lease", "ready", "sweep")
 #: Never run once more: one false verdict is one too many.
 _FIRST_TIME_RIGHT = ("races", "fault_matrix")
 #: Everything that is Python. The stand-in is checked as the package that it is on a host.
