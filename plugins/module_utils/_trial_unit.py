@@ -22,6 +22,7 @@ import sys
 import time
 import typing as t
 
+from ansible_collections.specdec.serving.plugins.module_utils._bench_job import job_unit
 from ansible_collections.specdec.serving.plugins.module_utils._drop_ins import TRIAL
 from ansible_collections.specdec.serving.plugins.module_utils._files import write_file
 from ansible_collections.specdec.serving.plugins.module_utils._lease import PATH as LEASE
@@ -159,6 +160,8 @@ def _write_script(unit: str, paths: _Paths, hold_s: float, lease: str, *, restar
             *(_hold_on(unit, paths, hold_s, lease) if lease else ()),
             f"rm -f {' '.join(shlex.quote(path) for path in paths.all)}",
             f"date +%s >{shlex.quote(paths.expired)}",
+            # A measurement that nobody waits for any more is not to be production's traffic.
+            f"systemctl stop --no-block {shlex.quote(job_unit(unit))} 2>/dev/null",
             "systemctl daemon-reload",
             f"systemctl reset-failed {name}",
             f"systemctl restart --no-block {name}",
@@ -362,6 +365,8 @@ def end(
             # Somebody else's drop-ins may lie in it.
             os.rmdir(os.path.dirname(paths.drop_in))
         _must(runner, ["systemctl", "daemon-reload"])
+        # A measurement that was interrupted with the trial: its requests are not for what runs next. Most often there is none.
+        runner(["systemctl", "stop", "--", job_unit(unit)])
     # Last: until all is done, it is the timer that would end the trial if we were killed here.
     if (was_active or expired) and restart_hold_s:
         if was_active:

@@ -46,6 +46,7 @@ class Systemd:
         name = words[0] if words[0] == "systemd-run" else words[1]
         if name == "show":
             return 0, self.state, ""
+        name = f"{name} client" if words[-1] == "specdec-benchmark-sglang-a@0.service" else name
         self.steps.append((name, self.drop_in.exists()))
         if name == self.failing:
             return 1, "", "no"
@@ -106,7 +107,7 @@ def test_the_trial_goes_before_its_timer(systemd: Systemd) -> None:
     report = end(UNIT, systemd, root=str(systemd.root))
     assert (report.changed, report.was_active, report.active) == (True, True, False)
     assert not end(UNIT, systemd, root=str(systemd.root)).was_active
-    assert systemd.names() == ["daemon-reload", "stop"]
+    assert systemd.names() == ["daemon-reload", "stop client", "stop"]
     assert systemd.timers == []
     assert not observe(UNIT, root=str(systemd.root)).active
     assert [path for path in (systemd.root / "run").rglob("*") if path.is_file()] == []
@@ -118,7 +119,7 @@ def test_a_restart_that_is_asked_for_comes_before_the_timer_goes(systemd: System
     systemd.steps.clear()
     report = end(UNIT, systemd, restart_hold_s=60.0, root=str(systemd.root))
     assert (report.was_active, report.active) == (True, False)
-    assert systemd.names() == ["daemon-reload", "reset-failed", "restart", "systemd-run", "stop"]
+    assert systemd.names() == ["daemon-reload", "stop client", "reset-failed", "restart", "systemd-run", "stop"]
     assert len(systemd.timers) == 1
     assert systemd.timers != first
     script = (systemd.root / "run/specdec/trials/sglang-a@0.restore").read_text()
@@ -146,7 +147,7 @@ def test_what_its_timer_ended_has_a_second_try_as_well(systemd: Systemd) -> None
     systemd.steps.clear()
     report = end(UNIT, systemd, restart_hold_s=60.0, root=str(systemd.root))
     assert (report.was_active, report.expired) == (False, True)
-    assert systemd.names() == ["daemon-reload", "systemd-run", "stop"]
+    assert systemd.names() == ["daemon-reload", "stop client", "systemd-run", "stop"]
     assert len(systemd.timers) == 1
     assert end(UNIT, systemd, root=str(systemd.root)).expired
     assert systemd.timers == []
@@ -188,7 +189,7 @@ def test_without_a_lease_a_timer_asks_nothing(systemd: Systemd) -> None:
     start(systemd)
     script = (systemd.root / "run/specdec/trials/sglang-a@0.restore").read_text()
     assert "left" not in script
-    assert "restart --no-block" in script
+    assert script.index("stop --no-block specdec-benchmark-sglang-a@0.service") < script.index("restart --no-block")
 
 
 def test_it_is_told_when_a_timer_ended_the_last_trial(systemd: Systemd) -> None:
