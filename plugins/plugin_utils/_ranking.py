@@ -419,7 +419,9 @@ def sweep_table(sweep: Sweep, rows: Sequence[Row], *, width: int = 48) -> str:
         cells = []
         for one in sweep.objectives:
             figures = measured.get((one.metric, one.level, one.workload))
-            cells.append(f"{figures['median']:.2f} ±{figures['mad']:.2f}" if figures else "-")
+            # One repeat has no spread.
+            spread = f" ±{figures['mad']:.2f}" if figures and figures["mad"] else ""
+            cells.append(f"{figures['median']:.2f}{spread}" if figures else "-")
         verdict = row.state if not outcome or not outcome.cause else outcome.cause
         place = "★" if ranked.winner else str(ranked.place or "")
         host = [row.host or "-"] if named else []

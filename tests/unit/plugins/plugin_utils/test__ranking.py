@@ -243,11 +243,13 @@ def test_the_table() -> None:
         row(0, 100.0, 1.0, point={}),
         row(1, 120.0, 0.5),
         row(2, None, state=FAILED, cause="hung", details={"summary": "nothing moved"}),
+        row(3, 90.0, 0.0),
     ]
     assert sweep_table(sweep(), rows).splitlines() == [
         "   trial  verdict   output_tok_s@8  configuration  why not",
         "★  1      complete  120.00 ±0.50    tp_size=1",
         "2  0      complete  100.00 ±1.00    baseline       16.7 % less output_tok_s than trial 1",
+        "3  3      complete  90.00           tp_size=3      25.0 % less output_tok_s than trial 1",
         "   2      hung      -               tp_size=2      nothing moved",
     ]
 
