@@ -27,7 +27,7 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: partial
-    details: Shows the plan and what is known; nothing is claimed or ended.
+    details: Shows what the sweep file asks for. The study is not opened, so what it has already is not known; nothing is claimed or ended.
   diff_mode:
     support: none
     details: Changes no configuration.

@@ -358,7 +358,8 @@ class _Reader:
             for key, value in point.items():
                 parameter = next((one for one in space if one.key == key), None)
                 if part == "exclude" and parameter and not _can_be(parameter, value):
-                    self.fault((part, index, key), f"{key} is never {value!r}, so this excludes nothing")
+                    hint = "; give a line for each value" if isinstance(value, list) else ""
+                    self.fault((part, index, key), f"{key} is never {value!r}, so this excludes nothing{hint}")
             found.append(point)
         return tuple(found)
 

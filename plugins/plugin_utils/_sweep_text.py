@@ -78,7 +78,7 @@ def sweep_plan(
         starts = "1 such start takes" if would_start == 1 else f"{would_start} such starts take"
         lines.append(
             f"{each}: {starts} {duration(start * would_start)}, and measuring comes on top"
-            " (a grid also measures the baseline again)"
+            " (a grid of three and more also measures the baseline again)"
         )
     return "\n".join(lines)
 

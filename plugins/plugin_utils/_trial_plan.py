@@ -53,6 +53,7 @@ __all__ = [
     "promoted",
     "promotions",
     "reduced",
+    "rungs",
     "warm_key",
     "warm_order",
     "without_marks",
@@ -340,6 +341,17 @@ def _compared(sweep: Sweep, trial: Finished, with_: Finished) -> str:
     return f"{share:.1f} % {word} than trial {with_.number}"
 
 
+def rungs(sweep: Sweep) -> tuple[dict[str, t.Any], ...]:
+    """Each value of each parameter alone: what a ladder tries of it where nothing else was kept before."""
+    found: list[dict[str, t.Any]] = []
+    for parameter in sweep.space:
+        for value in parameter.values():
+            point = reduced(sweep, {parameter.key: value})
+            if point and point not in found and not any(_matches(point, pattern) for pattern in sweep.exclude):
+                found.append(point)
+    return tuple(found)
+
+
 def climb(sweep: Sweep, finished: Sequence[Finished]) -> tuple[list[Step], dict[str, t.Any] | None]:
     """What a ladder has done so far, and its next point, or None at its end.
 
@@ -353,7 +365,10 @@ def climb(sweep: Sweep, finished: Sequence[Finished]) -> tuple[list[Step], dict[
     if best is None:
         return [], dict(BASELINE)
     if not best.values:
-        raise ValueError(f"the baseline did not pass ({best.cause or 'not ranked'}); a ladder begins at one that works")
+        raise ValueError(
+            f"the baseline did not pass ({best.cause or 'not ranked'}), and a ladder begins at one that does: see to what kept it from that (a quiet"
+            " host, or another gate in the sweep file) and begin anew under a name of its own, -e study=NAME"
+        )
     steps = [Step(best, "start", "the instance as it is")]
     for parameter in sweep.space:
         tried: list[Finished] = []

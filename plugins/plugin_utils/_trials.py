@@ -64,6 +64,7 @@ from ansible_collections.specdec.serving.plugins.plugin_utils._trial_plan import
     implied_failure,
     is_better,
     promotions,
+    rungs,
     warm_key,
     warm_order,
 )
@@ -278,7 +279,8 @@ class Trials:
             if self._sweep.screen:
                 points = for_screening(points)
         elif self._sweep.sampler == "ladder":
-            points = []
+            # What it changes first, one at a time; what it builds on them is known later.
+            points = [dict(BASELINE), *rungs(self._sweep)] if check_mode else []
         self._check_entry()
         if check_mode:
             rows = self._would_run(points)
@@ -297,11 +299,8 @@ class Trials:
             "study": self._options.study,
             "workloads": [{"name": name, "workload": self._workload_name(name)} for name in self._sweep.workloads],
             "gates": dataclasses.asdict(self._sweep.gates),
-            "text": "\n".join(
-                [self._plan_text(rows, ())]
-                if check_mode
-                else [self._plan_text(rows, waiting), *self._asked_in_vain(rows)]
-            ),
+            "text": self._plan_text(rows, () if check_mode else waiting, check_mode=check_mode),
+            "warnings": [] if check_mode else self._asked_in_vain(rows),
         }
 
     def _most(self, waiting: int) -> int:
@@ -348,16 +347,17 @@ class Trials:
         known = {"failed", *(str(row.number) for row in rows), *causes}
         told = f"its causes: {', '.join(causes)}" if causes else "none of its trials failed"
         return [
-            f"  sweep_again={word}: no trial of {self._options.study} has this number or cause; {told}"
+            f"sweep_again={word}: no trial of {self._options.study} has this number or cause; {told}"
             for word in self._options.again
             if word not in known
         ]
 
-    def _plan_text(self, rows: Sequence[Row], listed: Sequence[Row]) -> str:
+    def _plan_text(self, rows: Sequence[Row], listed: Sequence[Row], *, check_mode: bool = False) -> str:
         done = sum(row.outcome is not None for row in rows)
         waiting = len(rows) - done
         name = f"sweep {self._options.study} of {self._sweep.instance}"
-        lines = [f"{name}: {waiting} trial{'s' * (waiting != 1)} to run, {done} known already"]
+        known = "check mode does not look at what the study has already" if check_mode else f"{done} known already"
+        lines = [f"{name}: {waiting} trial{'s' * (waiting != 1)} to run, {known}"]
         lines += [f"  {row.number:>3}  {point_text(row.point)}" for row in listed]
         screened = sum(SCREEN in row.point and row.state != DUPLICATE for row in rows)
         if self._sweep.screen:

@@ -114,6 +114,7 @@ def test_the_best_of_a_screened_grid_is_deployed(sweeping: Sweeping) -> None:
     assert verdicts(swept.output) == dict.fromkeys(range(4), "complete")
     assert "2 of 2 in the screening, not measured in full" in swept.output
     assert "1 of 2 in the screening, measured in full as trial 3" in swept.output
+    assert "Trial 3 is deployed on role and ready. The inventory does not have it yet" in swept.output
     assert sweeping.is_own()
     assert f"STAND_IN_TIMES={times['fast']}" in sweeping.environment()
 

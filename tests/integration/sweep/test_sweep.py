@@ -108,6 +108,20 @@ def test_without_a_client_nothing_is_started(sweeping: Sweeping) -> None:
     assert sweeping.deployment.invocation(UNIT) == invocation
 
 
+def test_what_runs_is_not_what_the_inventory_has(sweeping: Sweeping) -> None:
+    invocation = sweeping.deployment.invocation(UNIT)
+    own = sweeping.deployment.variables["sglang_instances"][0]
+    changed = {**own, "args": {**own["args"], "speculative_dflash_block_size": 16}}
+    sweeping.deployment.variables["sglang_instances"] = [changed]
+    sweeping.write({"speculative_dflash_block_size": [4]})
+    swept = sweeping.sweep()
+    assert swept.returncode == 2
+    assert "runs something else than the inventory has" in swept.output
+    assert "speculative_dflash_block_size asked 16, running 8" in swept.output
+    assert sweeping.deployment.invocation(UNIT) == invocation, "something was started"
+    assert sweeping.is_own()
+
+
 def test_a_sweep_that_measured_nothing_fails(sweeping: Sweeping) -> None:
     # It is found where it is looked for, and cannot measure.
     sweeping.host.write_file("/usr/local/bin/broken-client", '#!/bin/sh\n[ "$1" = -c ]\n', mode="0755")

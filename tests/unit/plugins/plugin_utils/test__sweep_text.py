@@ -105,7 +105,7 @@ def test_the_plan_tells_what_would_be_refused() -> None:
         {"phase": "binding", "start": 15.0, "duration": 5.0},
     ]
     each = "the instance as it is took 20.0 s to start"
-    rest = "and measuring comes on top (a grid also measures the baseline again)"
+    rest = "and measuring comes on top (a grid of three and more also measures the baseline again)"
     assert sweep_plan(planned, checks, timeline).splitlines()[-1] == f"{each}: 1 such start takes 20.0 s, {rest}"
     two = {**planned, "trials": [*planned["trials"], trial(5)]}
     assert sweep_plan(two, checks, timeline).splitlines()[-1] == f"{each}: 2 such starts take 40.0 s, {rest}"
