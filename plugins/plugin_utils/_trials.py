@@ -589,6 +589,12 @@ class Trials:
         doubt = doubted(self._sweep, rows)
         if doubt:
             notices.append(doubt)
+        winner = winners[0] if winners else None
+        if winner and changed_keys(winner.point) and self._sweep.repeats == 1 and winner.host not in apart:
+            notices.append(
+                f"trial {winner.number} and the baseline of {winner.host} were measured once, so how much of their difference is noise is"
+                " not known; 'repeats: 3' in the sweep file tells it"
+            )
         return {
             "trials": [self._shown(row) for row in rows],
             "table": sweep_table(self._sweep, rows),

@@ -447,6 +447,16 @@ def test_failed_trials_are_planned_again_by_cause(sweeping: Sweeping) -> None:
     assert again["warnings"] == []
 
 
+@pytest.mark.parametrize(("more", "told"), [("", True), ("repeats: 3\n", False)], ids=["once", "three times"])
+def test_a_winner_that_was_measured_once_is_told(sweeping: Sweeping, more: str, told: bool) -> None:
+    sweeping.write("exclude: [{tp_size: 1}, {tp_size: 8}]\n" + more)
+    sweeping.plan()
+    sweeping.run(lambda point: 120.0 if point.get("tp_size") == 4 else 100.0)
+    shown = sweeping.trials().shown()
+    assert shown["winner"]["point"] == {"tp_size": 4}
+    assert any("were measured once" in notice for notice in shown["notices"]) is told
+
+
 def test_a_host_that_drifts_is_told(sweeping: Sweeping) -> None:
     sweeping.plan()
     values = iter([100.0, 1.0, 1.0, 90.0, 1.0, 100.0])
