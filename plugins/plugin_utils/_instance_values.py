@@ -55,9 +55,9 @@ def type_words(value: t.Any) -> str:
     return type(value).__name__
 
 
-def nearest(name: str, known: t.Iterable[str]) -> str:
-    """What was probably meant by a name that is not known, as the end of a message."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+def nearest(name: str, known: t.Iterable[str], *, cutoff: float = 0.6) -> str:
+    """What was probably meant by a name that is not known, as the end of a message; '' when nothing is as like it as ``cutoff`` (0 to 1)."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

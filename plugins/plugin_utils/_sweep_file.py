@@ -9,7 +9,6 @@ a JSON Schema (``sweep.schema.json`` beside this file), meaning here. Nothing in
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import re
@@ -23,6 +22,7 @@ import yaml
 from ansible_collections.specdec.serving.plugins.module_utils._redact import is_secret_variable
 from ansible_collections.specdec.serving.plugins.module_utils._server_args import OWNED_ARGS, canonical_dest
 from ansible_collections.specdec.serving.plugins.module_utils._signatures import SIGNATURES
+from ansible_collections.specdec.serving.plugins.plugin_utils._instance_values import nearest
 
 try:
     import jsonschema
@@ -343,9 +343,7 @@ class _Reader:
         known = [parameter.key for parameter in space]
         if wanted in known:
             return wanted
-        close = difflib.get_close_matches(wanted, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        self.fault(where, f"{text!r} is not in 'space'{hint}")
+        self.fault(where, f"{text!r} is not in 'space'{nearest(wanted, known)}")
         return ""
 
     def points(self, part: str, raw: Sequence[Mapping[str, t.Any]], space: Sequence[Parameter]) -> tuple[t.Any, ...]:
@@ -407,18 +405,17 @@ class _Reader:
 
     def monotone(self, raw: Sequence[Mapping[str, t.Any]], space: Sequence[Parameter]) -> tuple[MonotoneRule, ...]:
         found = []
+        causes = {signature.cause for signature in SIGNATURES}
         for index, one in enumerate(raw):
             key = self.key(one["parameter"], space, ("monotone", index, "parameter"))
             parameter = next((item for item in space if item.key == key), None)
             numbers = parameter and (parameter.is_range or all(_is_number(value) for value in parameter.choices))
             if parameter and not numbers:
                 self.fault(("monotone", index), f"{key} has values that are no numbers, so none of them is larger")
-            causes = sorted({signature.cause for signature in SIGNATURES})
             # Not all causes are in that table: only what is nearly the same as one of it is taken for a slip.
-            close = difflib.get_close_matches(one["cause"], causes, n=1, cutoff=0.8)
-            if close and one["cause"] not in causes:
-                text = f"no failure has the cause {one['cause']!r}; did you mean {close[0]!r}?"
-                self.fault(("monotone", index, "cause"), text)
+            hint = "" if one["cause"] in causes else nearest(one["cause"], causes, cutoff=0.8)
+            if hint:
+                self.fault(("monotone", index, "cause"), f"no failure has the cause {one['cause']!r}{hint}")
             found.append(MonotoneRule(one["cause"], key, one.get("direction", "rising") == "rising"))
         return tuple(found)
 
@@ -517,8 +514,7 @@ def _plain_message(error: jsonschema.ValidationError) -> str:
     name = ".".join(str(part) for part in error.absolute_path)
     if error.validator == "additionalProperties":
         extra, known = _unknown_key(error)
-        close = difflib.get_close_matches(extra, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+        hint = nearest(extra, known) or f"; known: {', '.join(known)}"
         return f"unknown key {extra!r}{f' in {name}' if name else ''}{hint}"
     # The schema says it in words where its own rule reads badly.
     said = t.cast("Mapping[str, t.Any]", error.schema).get("description") if error.validator == "oneOf" else None

@@ -572,7 +572,7 @@ class Trials:
         """Everything that is known, with the winner."""
         rows = self._study.rows()
         ranked = ranking(self._sweep, rows)
-        winners = [one.row for one in ranked if one.winner]
+        winner = next((one.row for one in ranked if one.winner), None)
         apart = drift(rows)
         notices = [
             f"the baselines of {host} lie {share * 100:.1f} % apart (more than {DRIFT * 100:.0f} %):"
@@ -589,7 +589,6 @@ class Trials:
         doubt = doubted(self._sweep, rows)
         if doubt:
             notices.append(doubt)
-        winner = winners[0] if winners else None
         if winner and changed_keys(winner.point) and self._sweep.repeats == 1 and winner.host not in apart:
             notices.append(
                 f"trial {winner.number} and the baseline of {winner.host} were measured once, so how much of their difference is noise is"
@@ -599,12 +598,12 @@ class Trials:
             "trials": [self._shown(row) for row in rows],
             "table": sweep_table(self._sweep, rows),
             "winner": {
-                "number": winners[0].number,
-                "point": dict(winners[0].point),
+                "number": winner.number,
+                "point": dict(winner.point),
                 "certain": not doubt,
-                **self._changed(winners[0].point),
+                **self._changed(winner.point),
             }
-            if winners
+            if winner
             else {},
             "drift": max(apart.values(), default=None),
             "times": time_spent(rows),

@@ -275,13 +275,16 @@ class Runner:
             why = f"not run: needs {', '.join(blockers)}"
             if failed.intersection(blockers):
                 failed.add(step.name)
-                count, mark = Count(failed=1, failures=(f"{step.name}: {why}",)), "FAIL"
+                count = Count(failed=1, failures=(f"{step.name}: {why}",))
             else:
                 skipped.add(step.name)
-                count, mark = Count(skipped=1, reasons={f"{step.name}: {why}": 1}), "skip"
-            self._line(mark, f"{step.name}: {why}")
-            dropped.append(Result(step=step, count=count, status=None, elapsed_s=0.0, log=self._log(step), why=why))
+                count = Count(skipped=1, reasons={f"{step.name}: {why}": 1})
+            dropped.append(self._not_run(step, count, why))
         return dropped
+
+    def _not_run(self, step: Step, count: Count, why: str) -> Result:
+        self._line("FAIL" if count.failed else "skip", f"{step.name}: {why}")
+        return Result(step=step, count=count, status=None, elapsed_s=0.0, log=self._log(step), why=why)
 
     @property
     def _late(self) -> str:
@@ -290,11 +293,8 @@ class Runner:
         return f"the limit of {self._limit_s:.0f} s for all steps" if passed else ""
 
     def _drop_late(self, waiting: list[Step]) -> list[Result]:
-        why, dropped = f"not run: {self._late} has passed", []
-        for step in waiting:
-            self._line("FAIL", f"{step.name}: {why}")
-            count = Count(failed=1, failures=(f"{step.name}: {why}",))
-            dropped.append(Result(step=step, count=count, status=None, elapsed_s=0.0, log=self._log(step), why=why))
+        why = f"not run: {self._late} has passed"
+        dropped = [self._not_run(step, Count(failed=1, failures=(f"{step.name}: {why}",)), why) for step in waiting]
         waiting.clear()
         return dropped
 
