@@ -15,13 +15,14 @@ import itertools
 import json
 import math
 import typing as t
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.specdec.serving.plugins.plugin_utils._sweep_file import (
     ENVIRONMENT,
     Condition,
     MonotoneRule,
+    Parameter,
     Sweep,
     SweepFileError,
     kind_and_name,
@@ -341,15 +342,18 @@ def _compared(sweep: Sweep, trial: Finished, with_: Finished) -> str:
     return f"{share:.1f} % {word} than trial {with_.number}"
 
 
+def _rungs(sweep: Sweep, base: Point, parameter: Parameter) -> Iterator[dict[str, t.Any]]:
+    """The base with each value of the parameter that may be tried."""
+    for value in parameter.values():
+        point = reduced(sweep, {**base, parameter.key: value})
+        # A condition may take the parameter away here.
+        if point_key(point) != point_key(base) and not any(_matches(point, pattern) for pattern in sweep.exclude):
+            yield point
+
+
 def rungs(sweep: Sweep) -> tuple[dict[str, t.Any], ...]:
     """Each value of each parameter alone: what a ladder tries of it where nothing else was kept before."""
-    found: list[dict[str, t.Any]] = []
-    for parameter in sweep.space:
-        for value in parameter.values():
-            point = reduced(sweep, {parameter.key: value})
-            if point and point not in found and not any(_matches(point, pattern) for pattern in sweep.exclude):
-                found.append(point)
-    return tuple(found)
+    return tuple(point for parameter in sweep.space for point in _rungs(sweep, BASELINE, parameter))
 
 
 def climb(sweep: Sweep, finished: Sequence[Finished]) -> tuple[list[Step], dict[str, t.Any] | None]:
@@ -372,13 +376,7 @@ def climb(sweep: Sweep, finished: Sequence[Finished]) -> tuple[list[Step], dict[
     steps = [Step(best, "start", "the instance as it is")]
     for parameter in sweep.space:
         tried: list[Finished] = []
-        for value in parameter.values():
-            point = reduced(sweep, {**best.point, parameter.key: value})
-            if any(_matches(point, pattern) for pattern in sweep.exclude):
-                continue
-            if point_key(point) == point_key(best.point):
-                # A condition takes the parameter away here.
-                continue
+        for point in _rungs(sweep, best.point, parameter):
             trial = known.get(point_key(point))
             if trial is None:
                 return [*steps, *_judged(sweep, best, tried)], point

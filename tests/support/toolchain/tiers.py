@@ -127,9 +127,9 @@ def lint() -> list[Step]:
     ]
 
 
-def _pytest(name: str, *words: str, seed: int, python: str = "python", needs: tuple[str, ...] = ()) -> Step:
+def _pytest(name: str, *words: str, seed: int, python: str = "python", **more: t.Any) -> Step:
     options = ("--quiet", "--junit-xml={junit}", f"--hypothesis-seed={seed}")
-    return Step(name=name, argv=(python, "-m", "pytest", *options, *words), needs=needs)
+    return Step(name=name, argv=(python, "-m", "pytest", *options, *words), **more)
 
 
 def unit(*, seed: int) -> list[Step]:
@@ -157,16 +157,14 @@ def integration(*, seed: int) -> list[Step]:
         key=lambda folder: (folder.name not in _LONGEST, folder.name),
     )
     return [
-        dataclasses.replace(
-            _pytest(
-                f"integration {folder.name}",
-                str(folder),
-                "--durations=10",
-                f"--timeout={_HANGS_S}",
-                *(() if folder.name in _FIRST_TIME_RIGHT else _ONCE_MORE),
-                seed=seed,
-                needs=others.get(folder.name, lab),
-            ),
+        _pytest(
+            f"integration {folder.name}",
+            str(folder),
+            "--durations=10",
+            f"--timeout={_HANGS_S}",
+            *(() if folder.name in _FIRST_TIME_RIGHT else _ONCE_MORE),
+            seed=seed,
+            needs=others.get(folder.name, lab),
             limit_s=1800,  # hundreds of starts, each with a wait beside it: long on a busy machine
         )
         for folder in folders
@@ -192,27 +190,30 @@ def long(*, seed: int) -> list[Step]:
         for file in sorted((ROOT / "tests" / "integration").rglob("test_*.py"))
         if "pytest.mark.long(" in file.read_text(encoding="utf-8")
     ]
-    steps = [
-        *(
-            dataclasses.replace(_pytest(f"long {name}", path, seed=seed, needs=client), environ=environ)
-            for name, (path, environ) in counted.items()
-        ),
-        *(
-            dataclasses.replace(
-                _pytest(f"long {file.parent.name} {file.stem}", str(file), "-m", "long", seed=seed, needs=client),
-                environ={LONG: "1"},
-            )
-            for file in marked
-        ),
-    ]
+    alone: dict[str, t.Any] = {"slots": 2, "limit_s": 5400}
     scenarios = [
-        dataclasses.replace(step, name=f"long {step.name}", environ={**step.environ, LONG: "1"})
+        dataclasses.replace(step, name=f"long {step.name}", environ={**step.environ, LONG: "1"}, **alone)
         for step in molecule()
         if step.name == "molecule real_engine"
     ]
     return [
         Step(name="long flood", argv=flood, needs=lab, slots=2, limit_s=600),
-        *(dataclasses.replace(step, slots=2, limit_s=5400) for step in (*scenarios, *steps)),
+        *scenarios,
+        *(
+            _pytest(f"long {name}", path, seed=seed, needs=client, environ=environ, **alone)
+            for name, (path, environ) in counted.items()
+        ),
+        *(
+            _pytest(
+                f"long {file.parent.name} {file.stem}",
+                *(str(file), "-m", "long"),
+                seed=seed,
+                needs=client,
+                environ={LONG: "1"},
+                **alone,
+            )
+            for file in marked
+        ),
     ]
 
 
